@@ -1,0 +1,114 @@
+"""``cpu``: the native core. A tape becomes a native program, and a play is one native call without the GIL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from shohin import _core
+from shohin.devices.buffer import Buffer, Weight
+from shohin.devices.device import Device
+from shohin.devices.step import Step
+from shohin.devices.tape import Call
+from shohin.errors import BadRequest, Cancelled, KernelBuild, NoDevice
+from shohin.formats.blocks import FORMATS, BlockFormat
+from shohin.formats.blocks.repack import to_pq2_0
+from shohin.formats.tensor import Tensor
+
+MAX_THREADS = 1024
+
+
+def physical_cores() -> int:
+    """Cores this process may use, hyper-threads not counted where the system tells."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    seen = set()
+    for cpu in allowed:
+        try:
+            with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as f:
+                seen.add(f.read().strip())
+        except OSError:
+            return max(1, len(allowed))
+    return max(1, len(seen))
+
+
+class Cpu(Device):
+    """threads: worker threads, physical cores by default. tier: ``generic`` or ``avx2``; the best one by default."""
+
+    name: ClassVar[str] = "cpu"
+
+    def __init__(self, threads: int | None = None, tier: str | None = None) -> None:
+        super().__init__()
+        count = physical_cores() if threads is None else threads
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_THREADS:
+            raise BadRequest(
+                f"threads is {threads!r}, a whole number from 1 to {MAX_THREADS} was expected", param="threads"
+            )
+        available = _core.tiers()
+        if tier is not None and tier not in available:
+            raise NoDevice(f"kernel tier {tier!r} does not run on this machine; available: {', '.join(available)}")
+        self.threads = count
+        self.tier = tier or available[-1]
+        self._pool = _core.Pool(count)
+
+    @property
+    def kernels(self) -> str:
+        """The instruction set in use and the number of threads."""
+        return f"{self.tier}, {self.threads} threads"
+
+    def accepts(self, fmt: BlockFormat) -> str:
+        """Ternary containers are repacked to PQ2_0 at load; everything else is read as it lies in the file."""
+        if fmt.name in _core.formats():
+            return "native"
+        return "repacked" if fmt.name in REPACKED else "refused"
+
+    def pack(self, tensor: Tensor) -> Weight:
+        """Use the file's own blocks where a kernel reads them; repack the other ternary containers to PQ2_0."""
+        fmt, raw = tensor.format, np.ascontiguousarray(tensor.raw())
+        repacked = to_pq2_0(raw, fmt) if fmt.name in REPACKED else None
+        if repacked is not None:
+            fmt, raw = FORMATS["PQ2_0"], repacked
+        if fmt.name not in _core.formats():
+            raise self._refuse(tensor)
+        return self._track(Weight(self, tensor.name, tensor.shape, fmt, tensor.format, raw.nbytes, raw))
+
+    def compile(self, calls: Sequence[Call], rows: int, wanted: int) -> Any:
+        """Resolve each op by name in the native registry; KernelBuild names what is missing."""
+        native = []
+        for call in calls:
+            ints, floats = call.op.parameters()
+            native.append((call.op.name, [_operand(o) for o in call.operands], list(ints), list(floats)))
+        self.allocations += 1
+        try:
+            return _core.Program(native, rows, wanted, self.threads, self.tier)
+        except LookupError as error:
+            raise KernelBuild(f"device cpu ({self.tier}): {error}") from None
+
+    def run(self, program: Any, first: int, last: int, step: Step) -> None:
+        """One native call; Ctrl-C and ``cancel`` end it between phases."""
+        finished = program.run(
+            self._pool, first, last, step.tokens, step.positions, step.sequences, step.pages, step.wanted
+        )
+        if not finished:
+            raise Cancelled("the submission was cancelled")
+
+    def cancel(self) -> None:
+        """Ask the play in progress to stop at the next phase; safe from another thread."""
+        self._pool.cancel()
+
+
+REPACKED = ("Q2_0", "Q2_0_G128", "TQ2_0_G128", "PTQ1_0", "TQ1_0", "TQ2_0")
+
+
+def _operand(operand: Buffer | Weight | None) -> tuple[Any, str, int, int] | None:
+    """(array, dtype or format name, rows, columns) as the native core takes it."""
+    if operand is None:
+        return None
+    columns = operand.shape[-1]
+    rows = 1
+    for n in operand.shape[:-1]:
+        rows *= n
+    kind = operand.format.name if isinstance(operand, Weight) else operand.dtype.name
+    return operand.storage, kind, rows, columns

@@ -1,0 +1,128 @@
+"""What every device owes the rooms below it; it knows no op by name."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from shohin.devices.buffer import Buffer, Weight
+from shohin.devices.plan import plan_scratch
+from shohin.devices.step import Step
+from shohin.devices.tape import Call, Recorder
+from shohin.errors import BadShape, UnsupportedFormat
+from shohin.formats.blocks.base import BlockFormat
+from shohin.formats.tensor import Tensor
+
+
+class Device(ABC):
+    """One place to run. Counters are observable and tested.
+
+    submissions: plays so far. allocations: buffers and scratch arenas obtained so far. uploads: tensors packed so far.
+    resident_bytes: bytes of packed weights still referenced by somebody. lock: held for the whole of a play.
+    """
+
+    name: ClassVar[str]
+    float_type: np.dtype[Any] = np.dtype(np.float32)
+
+    def __init__(self) -> None:
+        self.submissions = 0
+        self.allocations = 0
+        self.uploads = 0
+        self.resident_bytes = 0
+        self.lock = threading.RLock()
+        self._pools: dict[str, Buffer] = {}
+        self._arena: NDArray[np.uint8] | None = None
+
+    @property
+    @abstractmethod
+    def kernels(self) -> str:
+        """The kernel tier in use, for ``info`` and ``bench``."""
+
+    @abstractmethod
+    def accepts(self, fmt: BlockFormat) -> str:
+        """How a format is run: ``native``, ``repacked``, ``dequantised`` or ``refused``."""
+
+    @abstractmethod
+    def pack(self, tensor: Tensor) -> Weight:
+        """Repack a tensor once into this device's layout. Handles are owned by the caller: no cache, no keys."""
+
+    @abstractmethod
+    def compile(self, calls: Sequence[Call], rows: int, wanted: int) -> Any:
+        """Turn calls into whatever ``run`` plays; KernelBuild when an op has no kernel here."""
+
+    @abstractmethod
+    def run(self, program: Any, first: int, last: int, step: Step) -> None:
+        """Run calls ``first`` to ``last - 1`` and return when they are complete."""
+
+    def recorder(self, role: str, rows: int, wanted: int | None = None) -> Recorder:
+        """Start a tape for a role with a row capacity; ``wanted`` output rows, all of them by default."""
+        if rows < 1:
+            raise BadShape(f"tape {role!r}: {rows} rows asked, at least 1 is needed")
+        return Recorder(self, role, rows, rows if wanted is None else wanted)
+
+    def buffer(self, name: str, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> Buffer:
+        """A zeroed buffer that lives until it is dropped; BadShape for zero bytes (SC.2)."""
+        kind = self.float_type if dtype is None else np.dtype(dtype)
+        if min(shape, default=0) < 1:
+            raise BadShape(f"buffer {name!r}: shape {list(shape)} holds no bytes")
+        self.allocations += 1
+        return Buffer(self, name, shape, kind, self._allocate(shape, kind))
+
+    def pool(self, name: str, n: int) -> Buffer:
+        """A grow-only flat float buffer, shared by all who hold the lock (S3.19); one allocation each time it grows."""
+        held = self._pools.get(name)
+        if held is None or held.shape[0] < n:
+            held = self._pools[name] = self.buffer(name, (n,))
+        return held
+
+    def write(self, buffer: Buffer, values: NDArray[Any]) -> None:
+        """Copy host values into the first rows of a buffer; BadShape when they are not its dtype and row shape."""
+        if values.shape[1:] != buffer.shape[1:] or len(values) > len(buffer.storage):
+            raise BadShape(f"buffer {buffer.name!r} of shape {list(buffer.shape)} can't take {list(values.shape)}")
+        buffer.storage[: len(values)] = values
+
+    def read(self, buffer: Buffer, rows: int | None = None) -> NDArray[Any]:
+        """A copy of the first ``rows`` rows, or of all."""
+        return np.array(buffer.storage[:rows])
+
+    def plan(self, calls: Sequence[Call], kept: set[int]) -> int:
+        """Give every scratch buffer memory, sharing where lives don't overlap; returns the bytes in use."""
+        offsets, total = plan_scratch(calls, kept)
+        if not offsets:
+            return 0
+        with self.lock:
+            if self._arena is None or len(self._arena) < total:
+                self.allocations += 1
+                self._arena = self._allocate((total,), np.dtype(np.uint8))
+            for buffer, offset in offsets:
+                raw = self._arena[offset : offset + buffer.nbytes]
+                buffer.storage = raw.view(buffer.dtype).reshape(buffer.shape)
+        return total
+
+    def _allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Zeroed memory at a multiple of 64 bytes; the system commits it page by page on first touch."""
+        nbytes = prod(shape) * dtype.itemsize
+        raw = np.zeros(nbytes + 64, np.uint8)
+        start = -raw.ctypes.data % 64
+        return raw[start : start + nbytes].view(dtype).reshape(shape)
+
+    def _track(self, weight: Weight) -> Weight:
+        """Count a new handle's bytes as resident until it is dropped (H.16)."""
+        self.uploads += 1
+        self.resident_bytes += weight.nbytes
+        weakref.finalize(weight, self._forget, weight.nbytes)
+        return weight
+
+    def _forget(self, nbytes: int) -> None:
+        self.resident_bytes -= nbytes
+
+    def _refuse(self, tensor: Tensor) -> UnsupportedFormat:
+        where = f"{tensor.source}: " if tensor.source else ""
+        return UnsupportedFormat(f"{where}tensor {tensor.name!r}: device {self.name} does not run {tensor.format.name}")
