@@ -57,10 +57,14 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Ticket:
-    """What a play brought back: ``outputs`` by name, each holding the live rows only."""
+    """What a play brought back: ``outputs`` by name, each holding the live rows only.
+
+    encode_seconds: host time before the submission; device_seconds: from submit to completion.
+    """
 
     outputs: dict[str, NDArray[Any]]
-    seconds: float
+    encode_seconds: float
+    device_seconds: float
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """The named output; BadState if it was not fetched."""
@@ -137,21 +141,25 @@ class Tape:
     def play(self, step: Step, fetch: Sequence[str] = ()) -> Ticket:
         """One submission: run every call, then copy the outputs named in ``fetch``. Concurrent callers wait."""
         with self.device.lock:
-            self._check(step)
             begin = perf_counter()
+            self._check(step)
+            submit = perf_counter()
             self._submit(0, len(self.calls), step)
-            return self._collect(step, fetch, perf_counter() - begin)
+            seconds = perf_counter() - submit
+            return Ticket(self._collect(step, fetch), submit - begin, seconds)
 
     def profile(self, step: Step, fetch: Sequence[str] = ()) -> tuple[Ticket, list[tuple[str, float]]]:
         """As ``play``, with one submission per section: seconds from submit to completion (S0.32, S0.35)."""
         with self.device.lock:
+            begin = perf_counter()
             self._check(step)
+            encode = perf_counter() - begin
             times: list[tuple[str, float]] = []
             for name, first, last in self.sections():
-                begin = perf_counter()
+                submit = perf_counter()
                 self._submit(first, last, step)
-                times.append((name, perf_counter() - begin))
-            return self._collect(step, fetch, sum(t for _, t in times)), times
+                times.append((name, perf_counter() - submit))
+            return Ticket(self._collect(step, fetch), encode, sum(t for _, t in times)), times
 
     def sections(self) -> list[tuple[str, int, int]]:
         """Runs of calls of one section: (name, first call, one past the last)."""
@@ -176,7 +184,7 @@ class Tape:
         self.device.submissions += 1
         self.device.run(self._program, first, last, step)
 
-    def _collect(self, step: Step, fetch: Sequence[str], seconds: float) -> Ticket:
+    def _collect(self, step: Step, fetch: Sequence[str]) -> dict[str, NDArray[Any]]:
         values: dict[str, NDArray[Any]] = {}
         for name in fetch:
             if name not in self.outputs:
@@ -184,4 +192,4 @@ class Tape:
             buffer, rows = self.outputs[name]
             live = {"rows": step.rows, "wanted": len(step.wanted), "all": buffer.shape[0]}[rows]
             values[name] = self.device.read(buffer, live)
-        return Ticket(values, seconds)
+        return values
