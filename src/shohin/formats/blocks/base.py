@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -48,6 +48,19 @@ def halves(scale: Floats) -> Bytes:
         first = int(bad.argmax())
         raise ScaleOverflow(first, float(scale[first]))
     return half.view(np.uint8).reshape(-1, 2)
+
+
+def merge(parts: Sequence[Bytes], bits: int) -> Bytes:
+    """Small codes side by side in one byte: ``parts[0]`` lowest, each ``bits`` above the one before."""
+    packed = parts[0].copy()
+    for i, part in enumerate(parts[1:], 1):
+        packed |= np.left_shift(part, i * bits, dtype=np.uint8)
+    return packed
+
+
+def bits(field: Bytes, start: int | Bytes, count: int) -> Bytes:
+    """``count`` bits of each byte from bit ``start`` up; ``start`` broadcasts."""
+    return np.bitwise_and(np.right_shift(field, start, dtype=np.uint8), (1 << count) - 1, dtype=np.uint8)
 
 
 def read_halves(field: Bytes) -> Floats:

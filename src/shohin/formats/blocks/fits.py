@@ -131,7 +131,8 @@ def fit_affine(x: Floats, weight: Floats, search: Search) -> tuple[Floats, Float
         determinant = sum_w * sum_l2 - sum_l * sum_l
         new_offset = (sum_l2 * sum_x - sum_l * sum_xl) / determinant
         above = new_offset > 0
-        new_scale = np.where(above, sum_xl / sum_l2, (sum_w * sum_xl - sum_x * sum_l) / determinant)
+        new_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant
+        np.copyto(new_scale, sum_xl / sum_l2, where=above)
         new_offset[above] = 0
         new_error = error(level, new_scale, new_offset)
         better = (determinant > 0) & (new_error < best)

@@ -12,23 +12,22 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shohin.formats.blocks.base import BlockFormat, Bytes, Codes, Floats, halves, read_halves
+from shohin.formats.blocks.base import BlockFormat, Bytes, Codes, Floats, bits, halves, merge, read_halves
 from shohin.formats.blocks.fits import Ints, Search, fit_affine, fit_descent, fit_symmetric, nearest
 
 _F = np.float32
+_BIT_SHIFTS = np.arange(8, dtype=np.uint8)[:, None]
 _PAIR_SHIFTS = np.array([0, 2, 4, 6], np.uint8)[:, None]
 
 
 def _unpack_pairs(field: Bytes) -> Bytes:
     """64 bytes -> 256 codes of two bits: pair s of byte l in half h is weight ``128 h + 32 s + l``."""
-    pairs: Bytes = field.reshape(-1, 2, 1, 32) >> _PAIR_SHIFTS & 3
-    return pairs.reshape(-1, 256)
+    return bits(field.reshape(-1, 2, 1, 32), _PAIR_SHIFTS, 2).reshape(-1, 256)
 
 
 def _pack_pairs(codes: Bytes) -> Bytes:
     quads = codes.reshape(-1, 2, 4, 32)
-    packed: Bytes = quads[:, :, 0] | quads[:, :, 1] << 2 | quads[:, :, 2] << 4 | quads[:, :, 3] << 6
-    return packed.reshape(-1, 64)
+    return merge([quads[:, :, i] for i in range(4)], 2).reshape(-1, 64)
 
 
 def _by_group(values: Floats, group: int) -> Floats:
@@ -107,15 +106,15 @@ class Q2_K(_Affine):  # noqa: N801
     def _unpack(self, blocks: Bytes) -> Codes:
         small = blocks[:, :16]
         code = _unpack_pairs(blocks[:, 16:80]).view(np.int8).reshape(-1, 16, 16)
-        return Codes(code, *self._multiply_out(blocks[:, 80:], (small & 15, small >> 4)))
+        return Codes(code, *self._multiply_out(blocks[:, 80:], (bits(small, 0, 4), bits(small, 4, 4))))
 
     def _as_read(self, scale: Bytes, depth: Bytes) -> tuple[Bytes, Bytes]:
-        both = scale | depth << 4
-        return both & 15, both >> 4
+        both = merge([scale, depth], 4)
+        return bits(both, 0, 4), bits(both, 4, 4)
 
     def _pack(self, values: Floats) -> Bytes:
         head, (scale, depth), code = self._quantise(values)
-        return np.concatenate([scale | depth << 4, _pack_pairs(code), head], axis=1)
+        return np.concatenate([merge([scale, depth], 4), _pack_pairs(code), head], axis=1)
 
 
 class _Affine32(_Affine):
@@ -128,18 +127,19 @@ class _Affine32(_Affine):
         total = np.zeros(x.shape[1], _F)
         for row in x:
             total += row * row
-        return np.sqrt(total / _F(32)) + np.abs(x)
+        weight: Floats = np.sqrt(total / _F(32)) + np.abs(x)
+        return weight
 
     def _read_small(self, field: Bytes) -> tuple[Bytes, Bytes]:
         first, second, third = field[:, :4], field[:, 4:8], field[:, 8:]
-        scale = np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=1)
-        depth = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], axis=1)
+        scale = np.concatenate([bits(first, 0, 6), merge([bits(third, 0, 4), bits(first, 6, 2)], 4)], axis=1)
+        depth = np.concatenate([bits(second, 0, 6), merge([bits(third, 4, 4), bits(second, 6, 2)], 4)], axis=1)
         return scale, depth
 
     def _write_small(self, scale: Bytes, depth: Bytes) -> Bytes:
-        first = scale[:, :4] | scale[:, 4:] >> 4 << 6
-        second = depth[:, :4] | depth[:, 4:] >> 4 << 6
-        return np.concatenate([first, second, scale[:, 4:] & 15 | (depth[:, 4:] & 15) << 4], axis=1)
+        first = merge([scale[:, :4], bits(scale[:, 4:], 4, 2)], 6)
+        second = merge([depth[:, :4], bits(depth[:, 4:], 4, 2)], 6)
+        return np.concatenate([first, second, merge([bits(scale[:, 4:], 0, 4), bits(depth[:, 4:], 0, 4)], 4)], axis=1)
 
     def _shares(self, part: Floats, top: Floats) -> Bytes:
         return np.minimum(super()._shares(part, top), 63)
@@ -155,13 +155,13 @@ class Q4_K(_Affine32):  # noqa: N801
 
     def _unpack(self, blocks: Bytes) -> Codes:
         field = blocks[:, 16:].reshape(-1, 4, 1, 32)
-        code = np.concatenate([field & 15, field >> 4], axis=2).view(np.int8).reshape(-1, 8, 32)
+        code = np.concatenate([bits(field, 0, 4), bits(field, 4, 4)], axis=2).view(np.int8).reshape(-1, 8, 32)
         return Codes(code, *self._multiply_out(blocks[:, :4], self._read_small(blocks[:, 4:16])))
 
     def _pack(self, values: Floats) -> Bytes:
         head, small, code = self._quantise(values)
         pairs = code.reshape(-1, 4, 2, 32)
-        nibbles = (pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(-1, 128)
+        nibbles = merge([pairs[:, :, 0], pairs[:, :, 1]], 4).reshape(-1, 128)
         return np.concatenate([head, self._write_small(*small), nibbles], axis=1)
 
 
@@ -175,16 +175,16 @@ class Q5_K(_Affine32):  # noqa: N801
 
     def _unpack(self, blocks: Bytes) -> Codes:
         field = blocks[:, 48:].reshape(-1, 4, 1, 32)
-        low = np.concatenate([field & 15, field >> 4], axis=2).reshape(-1, 8, 32)
-        fifth = (blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
-        code = (low | fifth).view(np.int8)
+        low = np.concatenate([bits(field, 0, 4), bits(field, 4, 4)], axis=2).reshape(-1, 8, 32)
+        fifth = bits(blocks[:, None, 16:48], _BIT_SHIFTS, 1)
+        code = merge([low, fifth], 4).view(np.int8)
         return Codes(code, *self._multiply_out(blocks[:, :4], self._read_small(blocks[:, 4:16])))
 
     def _pack(self, values: Floats) -> Bytes:
         head, small, code = self._quantise(values)
-        fifth = np.packbits(code.reshape(-1, 8, 32) >> 4, axis=1, bitorder="little").reshape(-1, 32)
-        pairs = (code & 15).reshape(-1, 4, 2, 32)
-        nibbles = (pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(-1, 128)
+        fifth = np.packbits(bits(code.reshape(-1, 8, 32), 4, 1), axis=1, bitorder="little").reshape(-1, 32)
+        pairs = bits(code, 0, 4).reshape(-1, 4, 2, 32)
+        nibbles = merge([pairs[:, :, 0], pairs[:, :, 1]], 4).reshape(-1, 128)
         return np.concatenate([head, self._write_small(*small), fifth, nibbles], axis=1)
 
 
@@ -209,12 +209,12 @@ class Q3_K(_Symmetric):  # noqa: N801
     block_bytes = 110
 
     def _unpack(self, blocks: Bytes) -> Codes:
-        high = blocks[:, None, :32] >> np.arange(8, dtype=np.uint8)[:, None] & 1
-        code = (_unpack_pairs(blocks[:, 32:96]) | high.reshape(-1, 256) << 2).view(np.int8) - np.int8(4)
+        high = bits(blocks[:, None, :32], _BIT_SHIFTS, 1)
+        code = merge([_unpack_pairs(blocks[:, 32:96]), high.reshape(-1, 256)], 2).view(np.int8) - np.int8(4)
         field = blocks[:, 96:108]
-        low = np.concatenate([field[:, :8] & 15, field[:, :8] >> 4], axis=1)
-        upper = (field[:, None, 8:] >> _PAIR_SHIFTS & 3).reshape(-1, 16)
-        small = (low | upper << 4).view(np.int8) - np.int8(32)
+        low = np.concatenate([bits(field[:, :8], 0, 4), bits(field[:, :8], 4, 4)], axis=1)
+        upper = bits(field[:, None, 8:], _PAIR_SHIFTS, 2).reshape(-1, 16)
+        small = merge([low, upper], 4).view(np.int8) - np.int8(32)
         return Codes(code.reshape(-1, 16, 16), read_halves(blocks[:, 108:])[:, None] * small.astype(_F))
 
     def _pack(self, values: Floats) -> Bytes:
@@ -224,15 +224,17 @@ class Q3_K(_Symmetric):  # noqa: N801
         block_scale[empty] = 0
         stored = (small + np.int8(32)).view(np.uint8)
         stored[empty] = 0
-        low = stored & 15
-        upper = (stored >> 4).reshape(-1, 4, 4)
-        shifted = upper[:, 0] | upper[:, 1] << 2 | upper[:, 2] << 4 | upper[:, 3] << 6
+        low = bits(stored, 0, 4)
+        upper = bits(stored, 4, 2).reshape(-1, 4, 4)
+        shifted = merge([upper[:, i] for i in range(4)], 2)
         half = halves(block_scale)
         as_read = read_halves(half)[:, None] * (stored.view(np.int8) - np.int8(32)).astype(_F)
         code = _requantise(values, self._stored((as_read, None), small.shape), fitted, (-4, 3))
         flat = code.astype(np.uint8).reshape(-1, 256)
-        high = np.packbits((flat >> 2).reshape(-1, 8, 32), axis=1, bitorder="little").reshape(-1, 32)
-        return np.concatenate([high, _pack_pairs(flat & 3), low[:, :8] | low[:, 8:] << 4, shifted, half], axis=1)
+        high = np.packbits(bits(flat, 2, 1).reshape(-1, 8, 32), axis=1, bitorder="little").reshape(-1, 32)
+        return np.concatenate(
+            [high, _pack_pairs(bits(flat, 0, 2)), merge([low[:, :8], low[:, 8:]], 4), shifted, half], axis=1
+        )
 
 
 class Q6_K(_Symmetric):  # noqa: N801
@@ -244,8 +246,8 @@ class Q6_K(_Symmetric):  # noqa: N801
 
     def _unpack(self, blocks: Bytes) -> Codes:
         field = blocks[:, :128].reshape(-1, 2, 1, 64)
-        low = np.concatenate([field & 15, field >> 4], axis=2).reshape(-1, 256)
-        code = (low | _unpack_pairs(blocks[:, 128:192]) << 4).view(np.int8) - np.int8(32)
+        low = np.concatenate([bits(field, 0, 4), bits(field, 4, 4)], axis=2).reshape(-1, 256)
+        code = merge([low, _unpack_pairs(blocks[:, 128:192])], 4).view(np.int8) - np.int8(32)
         small = blocks[:, 192:208].view(np.int8).astype(_F)
         return Codes(code.reshape(-1, 16, 16), read_halves(blocks[:, 208:])[:, None] * small)
 
@@ -258,9 +260,9 @@ class Q6_K(_Symmetric):  # noqa: N801
         as_read = read_halves(half)[:, None] * small.astype(_F)
         code = _requantise(values, self._stored((as_read, None), small.shape), fitted, (-32, 31))
         flat = code.astype(np.uint8).reshape(-1, 256)
-        pairs = (flat & 15).reshape(-1, 2, 2, 64)
-        nibbles = (pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(-1, 128)
-        out = np.concatenate([nibbles, _pack_pairs(flat >> 4), small.view(np.uint8), half], axis=1)
+        pairs = bits(flat, 0, 4).reshape(-1, 2, 2, 64)
+        nibbles = merge([pairs[:, :, 0], pairs[:, :, 1]], 4).reshape(-1, 128)
+        out = np.concatenate([nibbles, _pack_pairs(bits(flat, 4, 2)), small.view(np.uint8), half], axis=1)
         out[empty] = 0
         return out
 

@@ -5,27 +5,26 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shohin.formats.blocks.base import BlockFormat, Bytes, Codes, Floats, halves, read_halves
+from shohin.formats.blocks.base import BlockFormat, Bytes, Codes, Floats, bits, halves, merge, read_halves
 from shohin.formats.blocks.scaled import ScaledFormat, largest, rounded, signed_largest
 
 
 def _join_nibbles(low: Bytes) -> Bytes:
     """Codes below 16, [n, 32] -> [n, 16]: byte j holds weight j below and weight j + 16 above."""
-    packed: Bytes = low[:, :16] | low[:, 16:] << 4
-    return packed
+    return merge([low[:, :16], low[:, 16:]], 4)
 
 
 def _split_nibbles(field: Bytes) -> Bytes:
-    return np.concatenate([field & 15, field >> 4], axis=1)
+    return np.concatenate([bits(field, 0, 4), bits(field, 4, 4)], axis=1)
 
 
 def _fifth_bits(field: Bytes) -> Bytes:
     """Four bytes [n, 4] -> the fifth bit of each weight, 0 or 16, [n, 32]."""
-    return np.unpackbits(field, axis=1, bitorder="little") << 4
+    return np.unpackbits(field, axis=1, bitorder="little") * np.uint8(16)
 
 
 def _join_fifth_bits(codes: Bytes) -> Bytes:
-    return np.packbits(codes >> 4, axis=1, bitorder="little")
+    return np.packbits(bits(codes, 4, 1), axis=1, bitorder="little")
 
 
 def _floor(ratio: Floats, top: int) -> Bytes:
@@ -69,7 +68,7 @@ class Q5_0(ScaledFormat):  # noqa: N801
 
     def _field(self, ratio: Floats) -> Bytes:
         codes = _floor(ratio + np.float32(16.5), 31)
-        return np.concatenate([_join_fifth_bits(codes), _join_nibbles(codes & 15)], axis=1)
+        return np.concatenate([_join_fifth_bits(codes), _join_nibbles(bits(codes, 0, 4))], axis=1)
 
 
 class Q8_0(ScaledFormat):  # noqa: N801
@@ -101,7 +100,8 @@ class _Affine(BlockFormat):
         """The four bytes of d and m, and codes 0 ... top."""
         # argmin, not min: of +0 and -0 ggml stores the one it sees first.
         least = np.take_along_axis(values, values.argmin(axis=1)[:, None], axis=1)[:, 0]
-        scale = (values.max(axis=1) - least) / np.float32(top)
+        # Adding +0: the difference of -0 and +0 is -0, where ggml subtracts the one zero it kept from itself.
+        scale = (values.max(axis=1) - least + np.float32(0)) / np.float32(top)
         head = np.concatenate([halves(scale), halves(least)], axis=1)
         inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale != 0)
         return head, _floor((values - least[:, None]) * inverse[:, None] + np.float32(0.5), top)
@@ -136,4 +136,4 @@ class Q5_1(_Affine):  # noqa: N801
 
     def _pack(self, values: Floats) -> Bytes:
         head, codes = self._fit(values, 31)
-        return np.concatenate([head, _join_fifth_bits(codes), _join_nibbles(codes & 15)], axis=1)
+        return np.concatenate([head, _join_fifth_bits(codes), _join_nibbles(bits(codes, 0, 4))], axis=1)

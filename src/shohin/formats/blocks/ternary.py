@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shohin.formats.blocks.base import Bytes, Floats
+from shohin.formats.blocks.base import Bytes, Floats, bits, merge
 from shohin.formats.blocks.scaled import ScaledFormat, largest, trits
 
 # Trit n of a byte: the byte is a fraction of 256, so multiplying by 3^n (mod 256) and then by 3 pushes out one digit.
@@ -87,8 +87,7 @@ class TQ2_0(ScaledFormat):  # noqa: N801
     scale_first = False
 
     def _codes(self, field: Bytes) -> NDArray[np.int8]:
-        halves = field.reshape(-1, 2, 1, 32)
-        pairs = halves >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3
+        pairs = bits(field.reshape(-1, 2, 1, 32), np.array([0, 2, 4, 6], np.uint8)[:, None], 2)
         return pairs.view(np.int8).reshape(-1, 256) - np.int8(1)
 
     def _scale(self, values: Floats) -> Floats:
@@ -96,5 +95,4 @@ class TQ2_0(ScaledFormat):  # noqa: N801
 
     def _field(self, ratio: Floats) -> Bytes:
         pairs = (trits(ratio) + 1).astype(np.uint8).reshape(-1, 2, 4, 32)
-        packed: Bytes = pairs[:, :, 0] | pairs[:, :, 1] << 2 | pairs[:, :, 2] << 4 | pairs[:, :, 3] << 6
-        return packed.reshape(-1, 64)
+        return merge([pairs[:, :, i] for i in range(4)], 2).reshape(-1, 64)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shohin.formats.blocks.base import Bytes, Floats, halves
+from shohin.formats.blocks.base import Bytes, Floats, halves, merge
 from shohin.formats.blocks.scaled import ScaledFormat, largest, trits
 
 _PAIRS = np.arange(256, dtype=np.uint8)[:, None] >> np.array([0, 2, 4, 6], np.uint8) & 3
@@ -24,8 +24,7 @@ def _table(meaning: tuple[int, int, int, int]) -> NDArray[np.uint32]:
 def pack_pairs(codes: NDArray[np.int8]) -> Bytes:
     """Codes -1 ... 2, int8 [..., n] -> uint8 [..., n / 4]: code + 1 in two bits, the first weight lowest."""
     quads = (codes + 1).astype(np.uint8).reshape(*codes.shape[:-1], codes.shape[-1] // 4, 4)
-    packed: Bytes = quads[..., 0] | quads[..., 1] << 2 | quads[..., 2] << 4 | quads[..., 3] << 6
-    return packed
+    return merge([quads[..., i] for i in range(4)], 2)
 
 
 class _TwoBit(ScaledFormat):
