@@ -1,0 +1,80 @@
+"""The flags that several commands share, each defined once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL]",
+        help="A .gguf file, a folder that holds one, or a Hugging Face id (org/repo, org/repo:QUANT).",
+        show_default=False,
+    ),
+]
+ModelFlag = Annotated[
+    str | None, typer.Option("-m", "--model", envvar="SHOHIN_MODEL", help="The same as MODEL.", show_default=False)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+Device = Annotated[str, typer.Option("--device", envvar="SHOHIN_DEVICE", help="cpu, or host (NumPy, for checking).")]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "-t", "--threads", envvar="SHOHIN_THREADS", help="Worker threads; physical cores if not given.", show_default=False
+    ),
+]
+Activations = Annotated[str, typer.Option("--activations", help="int8, or exact (float32 inputs; slower).")]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        "-c",
+        "--ctx-size",
+        help="Tokens of context; the smaller of 4096 and the model's own if not given.",
+        show_default=False,
+    ),
+]
+Cache = Annotated[str, typer.Option("--kv", help="Cache type: f16 or int8.")]
+Dialect = Annotated[
+    str | None,
+    typer.Option("--dialect", help="Layout of type-42 tensors: q2_0, q2_0_g128, tq2_0_g128.", show_default=False),
+]
+Offline = Annotated[
+    bool, typer.Option("--offline", help="Never use the network; HF_HUB_OFFLINE=1 does the same.")
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option("-n", "--max-tokens", help="Most tokens to generate; as many as fit if not given.", show_default=False),
+]
+Temperature = Annotated[
+    float | None, typer.Option("--temp", "--temperature", help="0 is greedy.", show_default=False)
+]
+TopK = Annotated[int | None, typer.Option("--top-k", help="0 or -1 is off.", show_default=False)]
+TopP = Annotated[float | None, typer.Option("--top-p", show_default=False)]
+MinP = Annotated[float | None, typer.Option("--min-p", show_default=False)]
+RepeatPenalty = Annotated[
+    float | None, typer.Option("--repeat-penalty", "--repetition-penalty", help="1 is off.", show_default=False)
+]
+PresencePenalty = Annotated[float | None, typer.Option("--presence-penalty", show_default=False)]
+FrequencyPenalty = Annotated[float | None, typer.Option("--frequency-penalty", show_default=False)]
+Seed = Annotated[int | None, typer.Option("--seed", help="-1 or none is random.", show_default=False)]
+Stop = Annotated[
+    list[str] | None, typer.Option("--stop", help="End the answer before this text; may be given again.", show_default=False)
+]
+LogitBias = Annotated[
+    list[str] | None, typer.Option("--logit-bias", help="ID=BIAS, may be given again.", show_default=False)
+]
+System = Annotated[
+    str | None, typer.Option("-s", "--system", "--system-prompt", help="System message.", show_default=False)
+]
+Think = Annotated[
+    bool | None,
+    typer.Option("--think/--no-think", help="Ask the template for thinking or none.", show_default=False),
+]
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        "--profile", envvar="SHOHIN_PROFILE", help="token or layer: timings on standard error.", show_default=False
+    ),
+]
