@@ -14,7 +14,8 @@ from shohin.formats.tensor import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """paths: the file, or the parts of a split file in order. metadata: key -> bool, int, float, str, or a sequence.
+    """paths: the file, the parts of a split file in order, or nothing for a model made in memory.
+    metadata: key -> bool, int, float, str, or a sequence.
 
     tensors: name -> Tensor, in file order. notes: choices the reader made that a user should see (the id-42 layout).
     """
@@ -26,8 +27,8 @@ class Weights:
 
     @property
     def source(self) -> str:
-        """The first file's path, for messages."""
-        return str(self.paths[0])
+        """The first file's path, for messages; a model made in memory has none."""
+        return str(self.paths[0]) if self.paths else "(in memory)"
 
     @property
     def architecture(self) -> str:
@@ -39,7 +40,9 @@ class Weights:
 
     @property
     def file_bytes(self) -> int:
-        """Size of all files together."""
+        """Size of all files together; of the tensors alone for a model made in memory."""
+        if not self.paths:
+            return sum(t.data.nbytes for t in self.tensors.values())
         return sum(p.stat().st_size for p in self.paths)
 
     @property
