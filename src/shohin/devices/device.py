@@ -45,6 +45,11 @@ class Device(ABC):
     def kernels(self) -> str:
         """The kernel tier in use, for ``info`` and ``bench``."""
 
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        """The kernel tiers that this machine can run, slowest first."""
+        return (self.kernels,)
+
     @abstractmethod
     def accepts(self, fmt: BlockFormat) -> str:
         """How a format is run: ``native``, ``repacked``, ``dequantised`` or ``refused``."""
