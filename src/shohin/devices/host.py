@@ -21,7 +21,10 @@ from shohin.formats.tensor import Tensor
 
 @dataclass(frozen=True, eq=False)
 class HostWeight:
-    """What a reference sees of a weight: ``dense`` in the device's float type, ``codes`` for int8 activations."""
+    """What a reference sees of a weight: ``dense`` in the device's float type, ``codes`` for int8 activations.
+
+    group is the number of inputs that share an activation scale, as in ``Weight``.
+    """
 
     tensor: Tensor
     float_type: np.dtype[Any]
@@ -41,6 +44,12 @@ class HostWeight:
     def codes(self) -> Codes:
         """Integer codes [N, K / g, g] with scales and minima [N, K / g], g the format's group."""
         return self.tensor.format.unpack(self.tensor.raw())
+
+    @cached_property
+    def float_codes(self) -> NDArray[np.float32]:
+        """The integer codes in float32, [N, K / w, w] with w the format's group, or ``group`` where that is smaller."""
+        width = min(self.group, self.tensor.format.group)
+        return self.codes.code.astype(np.float32).reshape(self.tensor.rows, -1, width)
 
     def rows(self, index: NDArray[np.int32]) -> NDArray[Any]:
         """Decoded rows, without decoding the rest."""
@@ -78,9 +87,10 @@ class Host(Device):
         return [(c.op, [_storage(operand) for operand in c.operands]) for c in calls]
 
     def run(self, program: Any, first: int, last: int, step: Step) -> None:
-        """Play the references one after the other."""
-        for op, operands in program[first:last]:
-            op.reference(operands, step)
+        """Play the references one after the other. NaN and infinity travel on to the status of ``pick`` (H.20)."""
+        with np.errstate(all="ignore"):
+            for op, operands in program[first:last]:
+                op.reference(operands, step)
 
 
 def _storage(operand: Buffer | Weight | None) -> Any:
