@@ -1,0 +1,93 @@
+"""A model on a device: weights, cache and recorded tapes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from shohin.devices import Device, Tape
+from shohin.errors import BadRequest, BadShape
+from shohin.models.cache import CachePlan, KVCache
+from shohin.models.config import DecoderConfig
+from shohin.models.decoder import Decoder, Graph
+
+# Row capacities that tapes are recorded for; a step runs on the smallest that holds it.
+CAPACITIES = (1, 2, 4, 8, 16, 32, 64, 128, 512)
+ALWAYS = ("ids", "status", "logits")
+
+_TAP = re.compile(r"hidden\.([0-9]{1,9})")
+
+
+def capacity(rows: int) -> int:
+    """The smallest row capacity that holds ``rows``; BadShape beyond the largest."""
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= CAPACITIES[-1]:
+        raise BadShape(f"a step of {rows!r} rows was asked; 1 to {CAPACITIES[-1]} fit, longer input goes in chunks")
+    return next(c for c in CAPACITIES if rows <= c)
+
+
+class Model:
+    """context: positions a sequence may have. cache: ``pages`` of ``page`` positions in every layer.
+
+    weight_bytes: packed weights, norms included. bytes_per_token: file bytes of all layers' matrices and the head,
+    which decoding one token reads. kv_bytes_per_token: cache bytes of one position in all layers.
+    """
+
+    def __init__(self, decoder: Decoder, graph: Graph, plan: CachePlan, *, weight_bytes: int, streamed: int) -> None:
+        self._decoder, self._graph = decoder, graph
+        self._tapes: dict[tuple[str, int, int, tuple[int, ...]], Tape] = {}
+        self.context, self.sequences, self.kv = plan.context, plan.sequences, plan.kind
+        self.weight_bytes, self.bytes_per_token = weight_bytes, streamed
+        self.kv_bytes_per_token = plan.bytes_per_token
+
+    def __repr__(self) -> str:
+        return f"<{self.config.architecture} of {self.config.layers} layers on {self.device.name}>"
+
+    @property
+    def config(self) -> DecoderConfig:
+        """Shape and constants of the network."""
+        return self._graph.config
+
+    @property
+    def device(self) -> Device:
+        """Where the model lives."""
+        return self._graph.network.table.device
+
+    @property
+    def activations(self) -> str:
+        """``int8`` or ``exact``."""
+        return self._graph.activations
+
+    @property
+    def cache(self) -> KVCache:
+        """The pages of every layer."""
+        return self._graph.cache
+
+    def tape(self, role: str, rows: int, *, wanted: int | None = None, outputs: Sequence[str] = ()) -> Tape:
+        """The tape for ``rows`` rows, ``wanted`` of which give logits (all by default); recorded once, then reused.
+
+        Both are rounded up to a capacity. Plays may fetch ``ids``, ``status`` (int32 [wanted]), ``logits`` (float
+        [wanted, rows of the head]) and, where ``outputs`` asks for them, taps ``hidden.<i>`` (float [rows, h]:
+        0 the embedding, i after the i-th layer). BadShape: more rows than the largest capacity.
+        """
+        taps = self._taps(outputs)
+        key = (role, capacity(rows), capacity(rows if wanted is None else max(1, wanted)), taps)
+        with self.device.lock:
+            if key not in self._tapes:
+                recorder = self.device.recorder(role, key[1], min(key[1], key[2]))
+                self._decoder.record(recorder, self._graph, taps)
+                self._tapes[key] = recorder.finish()
+            return self._tapes[key]
+
+    def _taps(self, outputs: Sequence[str]) -> tuple[int, ...]:
+        taps = set()
+        for name in outputs:
+            match = _TAP.fullmatch(name)
+            if match and int(match[1]) <= self.config.layers:
+                taps.add(int(match[1]))
+            elif name not in ALWAYS:
+                raise BadRequest(
+                    f"output {name!r} is unknown; there are {', '.join(ALWAYS)} and hidden.0 to "
+                    f"hidden.{self.config.layers}",
+                    param="outputs",
+                )
+        return tuple(sorted(taps))
