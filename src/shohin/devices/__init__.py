@@ -5,6 +5,7 @@ from __future__ import annotations
 from shohin.devices.buffer import Buffer, Weight
 from shohin.devices.device import Device
 from shohin.devices.host import Host
+from shohin.devices.pool import Pool
 from shohin.devices.step import Step
 from shohin.devices.tape import Call, Op, Operand, Recorder, Tape, Ticket
 from shohin.errors import NoDevice
@@ -16,6 +17,7 @@ __all__ = [
     "Host",
     "Op",
     "Operand",
+    "Pool",
     "Recorder",
     "Step",
     "Tape",

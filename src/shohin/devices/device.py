@@ -14,9 +14,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from shohin.devices.buffer import Buffer, Weight
 from shohin.devices.plan import plan_scratch
+from shohin.devices.pool import Pool
 from shohin.devices.step import Step
 from shohin.devices.tape import Call, Recorder
-from shohin.errors import BadShape, UnsupportedFormat
+from shohin.errors import BadShape, OutOfMemory, UnsupportedFormat
 from shohin.formats.blocks.base import BlockFormat
 from shohin.formats.tensor import Tensor
 
@@ -37,7 +38,7 @@ class Device(ABC):
         self.uploads = 0
         self.resident_bytes = 0
         self.lock = threading.RLock()
-        self._pools: dict[str, Buffer] = {}
+        self._pools: dict[str, Pool] = {}
         self._arena: NDArray[np.uint8] | None = None
 
     @property
@@ -77,21 +78,29 @@ class Device(ABC):
         kind = self.float_type if dtype is None else np.dtype(dtype)
         if min(shape, default=0) < 1:
             raise BadShape(f"buffer {name!r}: shape {list(shape)} holds no bytes")
+        made = Buffer(self, name, shape, kind, self._allocate(shape, kind))
         self.allocations += 1
-        return Buffer(self, name, shape, kind, self._allocate(shape, kind))
+        return made
 
-    def pool(self, name: str, n: int) -> Buffer:
-        """A grow-only flat float buffer, shared by all who hold the lock (S3.19); one allocation each time it grows."""
-        held = self._pools.get(name)
-        if held is None or held.shape[0] < n:
-            held = self._pools[name] = self.buffer(name, (n,))
-        return held
+    def pool(self, name: str) -> Pool:
+        """The device's grow-only pool of that name; hold ``lock`` from upload to download (S3.19)."""
+        return self._pools.setdefault(name, Pool(self, name))
 
-    def write(self, buffer: Buffer, values: NDArray[Any]) -> None:
-        """Copy host values into the first rows of a buffer; BadShape when they are not its dtype and row shape."""
-        if values.shape[1:] != buffer.shape[1:] or len(values) > len(buffer.storage):
-            raise BadShape(f"buffer {buffer.name!r} of shape {list(buffer.shape)} can't take {list(values.shape)}")
-        buffer.storage[: len(values)] = values
+    def view(self, buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
+        """The first values of a flat buffer under another shape, without a copy."""
+        n = prod(shape)
+        if n > prod(buffer.shape):
+            raise BadShape(f"buffer {buffer.name!r} holds {prod(buffer.shape)} values, {list(shape)} needs {n}")
+        return Buffer(self, buffer.name, shape, buffer.dtype, buffer.storage.reshape(-1)[:n].reshape(shape))
+
+    def write(self, buffer: Buffer, values: NDArray[Any], first: int = 0) -> None:
+        """Copy host values into rows ``first`` and on; BadShape unless they fit and have the buffer's row shape."""
+        if values.shape[1:] != buffer.shape[1:] or first < 0 or first + len(values) > buffer.shape[0]:
+            where = f" from row {first}" if first else ""
+            raise BadShape(
+                f"buffer {buffer.name!r} of shape {list(buffer.shape)} can't take {list(values.shape)}{where}"
+            )
+        buffer.storage[first : first + len(values)] = values
 
     def read(self, buffer: Buffer, rows: int | None = None) -> NDArray[Any]:
         """A copy of the first ``rows`` rows, or of all."""
@@ -104,8 +113,8 @@ class Device(ABC):
             return 0
         with self.lock:
             if self._arena is None or len(self._arena) < total:
-                self.allocations += 1
                 self._arena = self._allocate((total,), np.dtype(np.uint8))
+                self.allocations += 1
             for buffer, offset in offsets:
                 raw = self._arena[offset : offset + buffer.nbytes]
                 buffer.storage = raw.view(buffer.dtype).reshape(buffer.shape)
@@ -114,12 +123,20 @@ class Device(ABC):
     def _allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Zeroed memory at a multiple of 64 bytes; the system commits it page by page on first touch."""
         nbytes = prod(shape) * dtype.itemsize
-        raw = np.zeros(nbytes + 64, np.uint8)
+        try:
+            raw = np.zeros(nbytes + 64, np.uint8)
+        except (MemoryError, ValueError):
+            raise OutOfMemory(
+                f"device {self.name}: {nbytes} bytes for an array of shape {list(shape)} are not available; "
+                f"ask for a smaller context or batch"
+            ) from None
         start = -raw.ctypes.data % 64
         return raw[start : start + nbytes].view(dtype).reshape(shape)
 
     def _track(self, weight: Weight) -> Weight:
-        """Count a new handle's bytes as resident until it is dropped (H.16)."""
+        """Count a new handle's bytes as resident until it is dropped (H.16); BadShape for no bytes at all (SC.3)."""
+        if weight.nbytes < 1:
+            raise BadShape(f"weight {weight.name!r} of shape {list(weight.shape)} holds no bytes")
         self.uploads += 1
         self.resident_bytes += weight.nbytes
         weakref.finalize(weight, self._forget, weight.nbytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,8 @@ class LayerCache:
         """Zeroed pages: shape is (pages, nkv, page, hd); BadRequest for an unknown kind."""
         if kind not in KINDS:
             raise BadRequest(f"kv is {kind!r}, expected one of {', '.join(KINDS)}", param="kv")
-        dtype = {"f16": np.dtype(np.float16), "int8": np.dtype(np.int8), "f32": device.float_type}[kind]
+        types: dict[str, np.dtype[Any]] = {"f16": np.dtype(np.float16), "int8": np.dtype(np.int8)}
+        dtype = types.get(kind, device.float_type)
         keys = device.buffer(f"{name}.keys", shape, dtype)
         values = device.buffer(f"{name}.values", shape, dtype)
         if kind != "int8":

@@ -31,7 +31,8 @@ class Embed:
 
     def reference(self, operands: Sequence[Any], step: Step) -> None:
         """Decode the chosen rows."""
-        plain.embed(*operands, step)
+        table, out = operands
+        plain.embed(table, out, step)
 
 
 def embed(tape: Recorder, table: Weight, out: Buffer) -> None:

@@ -31,7 +31,8 @@ class Gemm:
 
     def reference(self, operands: Sequence[Any], step: Step) -> None:
         """See ``reference.py``."""
-        plain.gemm(self, *operands, step)
+        x, weight, out = operands
+        plain.gemm(self, x, weight, out, step)
 
 
 def gemm(tape: Recorder, x: Buffer, weight: Weight, out: Buffer, *, activations: str) -> None:

@@ -72,12 +72,11 @@ class Normed:
 def rms_factor(x: Floats, eps: float) -> Floats:
     """1 / sqrt(mean(x^2) + eps) over the last axis, which stays as an axis of one."""
     mean = np.square(x).sum(axis=-1, keepdims=True) / x.dtype.type(x.shape[-1])
-    return 1 / np.sqrt(mean + x.dtype.type(eps))
+    factor: Floats = 1 / np.sqrt(mean + x.dtype.type(eps))
+    return factor
 
 
-def quantise(
-    v: NDArray[np.float32], group: int, float_type: np.dtype[Any], factor: Floats | None = None
-) -> Quantised:
+def quantise(v: NDArray[np.float32], group: int, float_type: np.dtype[Any], factor: Floats | None = None) -> Quantised:
     """Codes round-half-even(v * (127 / a)) with a = max|v| of the group, scale = factor * a / 127 (``design.md`` 4).
 
     v is float32 on every device, so that the codes are the same everywhere. A group below 1.5e-36 becomes zeros with
@@ -107,7 +106,8 @@ def project(rows: Normed, weight: HostWeight, int8: bool) -> Floats:
 
 def exact_dot(x: Floats, weight: HostWeight) -> Floats:
     """x [M, K] . decoded weight [N, K]^T in the device float."""
-    return np.matmul(x, weight.dense.T)
+    product: Floats = np.matmul(x, weight.dense.T)
+    return product
 
 
 def int8_dot(x: Quantised, weight: HostWeight) -> Floats:

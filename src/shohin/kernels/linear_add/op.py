@@ -27,7 +27,8 @@ class LinearAdd:
 
     def reference(self, operands: Sequence[Any], step: Step) -> None:
         """See ``reference.py``."""
-        plain.linear_add(self, *operands, step)
+        x, weight, hidden = operands
+        plain.linear_add(self, x, weight, hidden, step)
 
 
 def linear_add(tape: Recorder, x: Buffer, weight: Weight, hidden: Buffer, *, activations: str) -> None:

@@ -31,7 +31,8 @@ class NormSwiglu:
 
     def reference(self, operands: Sequence[Any], step: Step) -> None:
         """See ``reference.py``."""
-        plain.norm_swiglu(self, *operands, step)
+        hidden, norm, gate, up, out = operands
+        plain.norm_swiglu(self, hidden, norm, gate, up, out, step)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ class Pick:
 
     def reference(self, operands: Sequence[Any], step: Step) -> None:
         """See ``reference.py``."""
-        plain.pick(self, *operands, step)
+        logits, ids, status = operands
+        plain.pick(self, logits, ids, status, step)
 
 
 def pick(tape: Recorder, logits: Buffer, ids: Buffer, status: Buffer, *, vocabulary: int) -> None:
