@@ -87,6 +87,11 @@ def best(logits: Floats, k: int) -> Ids:
     return at[np.argsort(-logits[at], kind="stable")][:k]
 
 
+def _shares(logits: Floats, top: Any) -> Floats:
+    """exp(logits - top) in float64, also where the difference would overflow the logits' own type."""
+    return np.exp(np.subtract(logits, top, dtype=np.float64))
+
+
 def _top_k(found: Candidates, params: SamplingParams, history: History) -> Candidates:
     if params.top_k <= 0 or params.top_k >= len(found.logits):
         return found
@@ -98,12 +103,12 @@ def _top_p(found: Candidates, params: SamplingParams, history: History) -> Candi
         return found
     x = found.logits
     top = x.max()
-    goal = params.top_p * np.exp(x - top, dtype=np.float64).sum()
+    goal = params.top_p * _shares(x, top).sum()
     head = _FIRST_TRY
     while True:
         # Sorting the whole vocabulary costs ten times as much as finding the few tokens that usually suffice.
         order = best(x, head)
-        reached = np.exp(x[order] - top, dtype=np.float64).cumsum()
+        reached = _shares(x[order], top).cumsum()
         if reached[-1] >= goal or len(order) == len(x):
             return found.only(np.sort(order[: int(np.searchsorted(reached, goal)) + 1]))
         head *= _GROWTH
@@ -141,7 +146,7 @@ def survivors(logits: Floats, params: SamplingParams, history: History) -> Candi
 
 def draw(logits: Floats, number: float) -> int:
     """The index whose share of the summed probabilities, in index order, holds ``number`` in [0, 1)."""
-    sums = np.exp(logits - logits.max(), dtype=np.float64).cumsum()
+    sums = _shares(logits, logits.max()).cumsum()
     # Rounding of the product may reach the sum itself; the last candidate with a share is meant then.
     target = min(number * sums[-1], np.nextafter(sums[-1], 0))
     return int(np.searchsorted(sums, target, side="right"))
