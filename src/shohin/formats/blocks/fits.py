@@ -129,9 +129,9 @@ def fit_affine(x: Floats, weight: Floats, search: Search) -> tuple[Floats, Float
         part = weight * level
         sum_l, sum_l2, sum_xl = _sum(part), _sum(part * level), _sum(part * x)
         determinant = sum_w * sum_l2 - sum_l * sum_l
-        new_offset = (sum_l2 * sum_x - sum_l * sum_xl) / determinant
+        new_offset: Floats = np.divide(sum_l2 * sum_x - sum_l * sum_xl, determinant)
         above = new_offset > 0
-        new_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant
+        new_scale: Floats = np.divide(sum_w * sum_xl - sum_x * sum_l, determinant)
         np.copyto(new_scale, sum_xl / sum_l2, where=above)
         new_offset[above] = 0
         new_error = error(level, new_scale, new_offset)
