@@ -35,6 +35,16 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "rope.dimension_sections": (),
 }
 
+# A tensor that shows what a key should say, for messages.
+WITNESSES: Mapping[str, str] = {
+    "embedding_length": "token_embd.weight",
+    "feed_forward_length": "blk.0.ffn_gate.weight",
+    "attention.head_count": "blk.0.attn_q.weight",
+    "attention.head_count_kv": "blk.0.attn_k.weight",
+    "attention.key_length": "blk.0.attn_q.weight",
+    "rope.dimension_count": "blk.0.attn_q.weight",
+}
+
 
 @dataclass(frozen=True)
 class DecoderConfig:
@@ -90,7 +100,7 @@ def read_config(weights: Weights, reading: Reading) -> DecoderConfig:
 
     BadFile or UnsupportedFormat name the file, the key and the value. Shapes of tensors are the layout's business.
     """
-    keys = Keys(weights.metadata, f"{weights.architecture}.", weights.source)
+    keys = Keys(weights.metadata, f"{weights.architecture}.", weights.source, _witnesses(weights))
     _refuse_others(keys)
     hidden, heads, kv_heads, head_dim = _heads(keys, reading)
     rows = _rows(weights)
@@ -109,6 +119,11 @@ def read_config(weights: Weights, reading: Reading) -> DecoderConfig:
         trained_context=keys.count("context_length"),
         tied="output.weight" not in weights.tensors,
     )
+
+
+def _witnesses(weights: Weights) -> dict[str, str]:
+    shapes = {name: list(t.shape) for name in WITNESSES.values() if (t := weights.tensors.get(name))}
+    return {key: f"tensor {name!r} is {shapes[name]}" for key, name in WITNESSES.items() if name in shapes}
 
 
 def _refuse_others(keys: Keys) -> None:
@@ -143,7 +158,8 @@ def _head_dim(keys: Keys, reading: Reading, hidden: int, heads: int) -> int:
         raise keys.bad(name, f"a head length, since {keys.shown('embedding_length')} is no multiple of {heads} heads")
     head_dim = keys.count(name, hidden // heads)
     if head_dim % 2 or not 2 <= head_dim <= MAX_HEAD_DIM:
-        raise keys.bad(name, f"an even head length from 2 to {MAX_HEAD_DIM}, not {head_dim},")
+        derived = "" if name in keys else f" instead of {hidden} / {heads} = {head_dim}"
+        raise keys.bad(name, f"an even head length from 2 to {MAX_HEAD_DIM}{derived}")
     return head_dim
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shohin.errors import BadFile
 
@@ -13,11 +13,15 @@ LARGEST = 2**32 - 1
 
 @dataclass(frozen=True)
 class Keys:
-    """values: key -> value as read. prefix: what stands before each name (``qwen3.``). source: the file, for messages."""
+    """values: key -> value as read. prefix: stands before each name (``qwen3.``). source: the file, for messages.
+
+    witnesses: name -> a tensor that shows what the value should be, as messages say it.
+    """
 
     values: Mapping[str, object]
     prefix: str
     source: str
+    witnesses: Mapping[str, str] = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:
         return self.prefix + name in self.values
@@ -34,7 +38,8 @@ class Keys:
         """The error for a key whose value is not ``expected``."""
         value = self.get(name)
         kind = f" ({type(value).__name__})" if name in self else ""
-        return BadFile(f"{self.source}: {self.shown(name)}{kind}; {expected} was expected")
+        witness = f" ({self.witnesses[name]})" if name in self.witnesses else ""
+        return BadFile(f"{self.source}: {self.shown(name)}{kind}; {expected} was expected{witness}")
 
     def count(self, name: str, default: int | None = None, *, low: int = 1) -> int:
         """A whole number from ``low`` to 2^32 - 1; BadFile else, and when absent without a default."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from shohin.devices import Device
@@ -103,9 +103,3 @@ def _check_tensor(tensor: Tensor, slot: Slot, keys: Keys) -> None:
 
 def _shown(tensor: Tensor) -> str:
     return f"{tensor.name!r} {list(tensor.shape)}"
-
-
-def numbered(layers: int, slots: Callable[[int], Iterator[Slot]]) -> Iterator[Slot]:
-    """The slots of every layer, lazily."""
-    for layer in range(layers):
-        yield from slots(layer)

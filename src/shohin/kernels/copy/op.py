@@ -25,7 +25,8 @@ class Copy:
 
     def reference(self, operands: Sequence[Any], step: Step) -> None:
         """See ``reference.py``."""
-        plain.copy(*operands, step)
+        x, out = operands
+        plain.copy(x, out, step)
 
 
 def copy(tape: Recorder, x: Buffer, out: Buffer) -> None:
