@@ -1,0 +1,47 @@
+"""Devices that every kernel test runs on, and a generator whose seed a failure shows."""
+
+from __future__ import annotations
+
+import os
+import zlib
+
+import numpy as np
+import pytest
+
+from shohin import devices
+from shohin.devices import Device
+from shohin.errors import NoDevice
+
+HOSTS = ("host-float32", "host-float64")
+NATIVE = ("cpu-generic", "cpu-avx2")
+
+
+def open_device(name: str) -> Device:
+    """``host-<dtype>`` or ``cpu-<tier>``; skips, with the reason, what this build or machine does not have."""
+    kind, part = name.split("-")
+    if kind == "host":
+        return devices.device("host", dtype=part)
+    try:
+        return devices.device("cpu", threads=2, tier=part)
+    except ImportError as error:
+        pytest.skip(f"the native core is not built: {error}")
+    except NoDevice as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=HOSTS + NATIVE)
+def device(request: pytest.FixtureRequest) -> Device:
+    return open_device(request.param)
+
+
+@pytest.fixture(params=HOSTS)
+def host(request: pytest.FixtureRequest) -> Device:
+    return open_device(request.param)
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Seeded by the test's name, or by SHOHIN_TEST_SEED; the seed is printed, and pytest shows it on failure."""
+    seed = int(os.environ.get("SHOHIN_TEST_SEED", zlib.crc32(request.node.name.encode())))
+    print(f"seed {seed} (set SHOHIN_TEST_SEED to repeat)")
+    return np.random.default_rng(seed)
