@@ -67,7 +67,7 @@ def choose(files: Iterable[str], quant: str | None, where: str) -> str:
     fitting = [f for f in whole if quant is None or _has_quant(f, quant)]
     if len(fitting) == 1:
         return fitting[0]
-    listed = "\n".join(f"  {f}" for f in (fitting or whole)) or "  (no .gguf files)"
+    listed = "\n".join(f"  {f}" for f in (fitting or whole or models)) or "  (no .gguf files)"
     if not fitting:
         asked = "no GGUF model" if quant is None else f"no GGUF model in {quant}"
         raise _missing(f"{where}: {asked}; it holds\n{listed}")

@@ -84,15 +84,18 @@ def _check_target(target: Path, size: int) -> None:
 def _create(folder: Path, temporary: Path) -> tuple[int, bool]:
     """A descriptor to write to, and whether the file still has no name."""
     if hasattr(os, "O_TMPFILE"):
-        with contextlib.suppress(OSError):
-            # Not every file system can name such a file afterwards; better to learn that before the writing.
+        # Not every file system can name such a file afterwards; better to learn that before the writing.
+        try:
             probe = _nameless(folder)
             try:
                 _give_name(probe, temporary)
-                temporary.unlink()
             finally:
                 os.close(probe)
             return _nameless(folder), True
+        except OSError:
+            pass
+        finally:
+            temporary.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     return os.open(temporary, flags, 0o666), False
 

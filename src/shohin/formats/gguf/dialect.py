@@ -88,6 +88,8 @@ def resolve(parts: Sequence[Part], asked: str | None) -> tuple[BlockFormat | Non
 
 def _candidates(part: Part) -> list[_Candidate]:
     ordered = sorted(part.header.entries, key=lambda e: e.offset)
+    if not ordered:
+        return []
     ends = [e.offset for e in ordered[1:]] + [len(part.data)]
     return [
         _Candidate(part, entry, end - entry.offset, entry is ordered[-1])

@@ -6,7 +6,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 from struct import Struct
 
@@ -38,7 +38,7 @@ Floats = NDArray[np.float32]
 class NewTensor:
     """A tensor to write: name, shape with the contiguous dimension last, format, and where its bytes come from.
 
-    chunks is called once, when the tensor's turn comes, and yields uint8 arrays (or bytes) that together are exactly
+    chunks is called when the tensor's turn comes, and yields uint8 arrays (or bytes) that together are exactly
     ``format.nbytes(prod(shape))`` long, so that no more than a chunk of a model need be in memory.
     """
 
@@ -62,8 +62,8 @@ class NewTensor:
         """Float values in their own shape, encoded a few million at a time; BadFile names tensor and row."""
         rows = values.reshape(-1, values.shape[-1]) if values.ndim else values.reshape(1, 1)
         step = max(1, CHUNK_WEIGHTS // max(1, rows.shape[-1]))
-        parts = (rows[start : start + step] for start in range(0, len(rows), step))
-        return NewTensor.encoded_rows(name, values.shape, format, lambda: parts)
+        starts = range(0, len(rows), step)
+        return NewTensor.encoded_rows(name, values.shape, format, lambda: (rows[at : at + step] for at in starts))
 
     @staticmethod
     def encoded_rows(
@@ -228,4 +228,13 @@ def _holds(kind: str, value: object) -> bool:
     if SCALARS[kind].integer:
         whole = not truth and isinstance(value, int | np.integer)
         return whole and SCALARS[kind].low <= int(value) <= SCALARS[kind].high  # type: ignore[call-overload]
-    return not truth and isinstance(value, int | float | np.integer | np.floating)
+    return not truth and isinstance(value, int | float | np.integer | np.floating) and _finite_in(kind, value)
+
+
+def _finite_in(kind: str, value: int | float | np.integer | np.floating) -> bool:
+    """Whether a number stays finite in ``f32`` or ``f64``; NaN and infinities given as such are kept."""
+    try:
+        number = float(value)
+    except OverflowError:
+        return False
+    return not isfinite(number) or abs(number) <= float(np.finfo(SCALARS[kind].dtype).max)
