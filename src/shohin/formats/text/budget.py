@@ -1,0 +1,144 @@
+"""What one rendering may use: processor time, steps, and characters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from jinja2.exceptions import SecurityError
+from jinja2.runtime import Undefined
+
+_TIMED_EVERY = 64  # steps between two looks at the clock
+_MOST_BITS = 4096  # longest whole number
+
+
+class OverBudget(SecurityError):
+    """A template asked for more time or text than a rendering may use."""
+
+
+@dataclass(frozen=True)
+class TemplateLimits:
+    """seconds: processor time of one rendering. steps: loop rounds, calls, filters and operators together.
+
+    value: characters and elements of any one value, containers counted with all that they hold.
+    output: characters of the result. total: characters and elements of all values ever made, which bounds memory.
+    """
+
+    seconds: float = 5.0
+    steps: int = 5_000_000
+    value: int = 8 << 20
+    output: int = 16 << 20
+    total: int = 256 << 20
+
+
+class Budget:
+    """Counts what a rendering uses and raises OverBudget when it is too much. For one rendering, one thread."""
+
+    def __init__(self, limits: TemplateLimits, now: datetime | None = None) -> None:
+        """now: the moment of the rendering, as templates see it."""
+        self.limits = limits
+        self.now = now or datetime.now()
+        self._steps = 0
+        self._total = 0
+        self._ends = time.thread_time() + limits.seconds
+
+    def step(self) -> None:
+        """One round, call, filter or operator."""
+        self._steps += 1
+        if self._steps > self.limits.steps:
+            raise OverBudget(f"more than {self.limits.steps} steps")
+        if self._steps % _TIMED_EVERY == 0 and time.thread_time() > self._ends:
+            raise OverBudget(f"more than {self.limits.seconds} s of processor time")
+
+    def charge(self, size: int) -> None:
+        """Characters or elements that came into being."""
+        self._total += size
+        if self._total > self.limits.total:
+            raise OverBudget(f"more than {self.limits.total} characters made on the way")
+
+    def allow(self, size: int) -> None:
+        """Refuse a value of this size before it is made."""
+        if size > self.limits.value:
+            raise OverBudget(f"a value of {size} characters, of which {self.limits.value} are allowed")
+
+    def measure(self, value: Any) -> Any:
+        """Charge a fresh value, refuse it if it is too large, and hand it on."""
+        if isinstance(value, str):
+            self.allow(len(value))
+            self.charge(len(value))
+        elif isinstance(value, int):
+            if value.bit_length() > _MOST_BITS:
+                raise OverBudget(f"a number of {value.bit_length()} bits, of which {_MOST_BITS} are allowed")
+        elif isinstance(value, (list, tuple, dict)):
+            self.charge(self.count(value))
+        return value
+
+    def each(self, items: Iterable[Any], written: int = 0) -> Counted:
+        """The iterable, counting each round and the ``written`` characters of fixed text in its body."""
+        return Counted(items, self, written)
+
+    def count(self, container: Any) -> int:
+        """Elements of a container with all that it holds, shared parts counted as often as they appear.
+
+        A container of anything but data is refused: the inside of Jinja's own objects has no known size.
+        """
+        elements, size, waiting = 0, 0, [container]
+        while waiting:
+            value = waiting.pop()
+            elements += 1
+            if isinstance(value, str):
+                size += len(value)
+            elif isinstance(value, Mapping):
+                self.allow(elements + size + len(waiting) + 2 * len(value))
+                waiting.extend(value.keys())
+                waiting.extend(value.values())
+            elif isinstance(value, (list, tuple)):
+                self.allow(elements + size + len(waiting) + len(value))
+                waiting.extend(value)
+            elif value is not None and not isinstance(value, (int, float, range, Undefined)):
+                raise SecurityError(f"a {type(value).__name__} inside a list or dict")
+            self.allow(elements + size)
+        return elements
+
+
+class Counted:
+    """An iterable that counts its rounds."""
+
+    def __init__(self, items: Iterable[Any], budget: Budget, written: int) -> None:
+        self._items = items
+        self._budget = budget
+        self._written = written
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._items:
+            self._budget.step()
+            self._budget.charge(self._written)
+            yield item
+
+    def __len__(self) -> int:
+        if not isinstance(self._items, Sized):
+            raise TypeError(f"{type(self._items).__name__} has no length")
+        return len(self._items)
+
+
+_current: ContextVar[Budget] = ContextVar("budget")
+
+
+@contextmanager
+def spending(budget: Budget) -> Iterator[Budget]:
+    """Let everything that templates do in this thread count against the budget."""
+    token = _current.set(budget)
+    try:
+        yield budget
+    finally:
+        _current.reset(token)
+
+
+def current() -> Budget:
+    """The budget of the rendering in progress."""
+    return _current.get()

@@ -1,0 +1,103 @@
+"""A model's chat template: compiled once, rendered within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from jinja2 import Template, nodes
+from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
+
+from shohin.errors import BadFile, BadRequest
+from shohin.formats.text.budget import Budget, OverBudget, TemplateLimits, spending
+from shohin.formats.text.sandbox import Sandbox
+
+_MOST_SOURCE = 256 << 10  # characters; published templates have at most some 30 thousand
+_NO_LIMITS = TemplateLimits()
+
+
+class ChatTemplate:
+    """Jinja source from a model file. What transformers renders is the reference, character for character.
+
+    Bounded: processor time, steps, the size of each value, of the output and of all values together (TemplateLimits);
+    compiling has the same limits and takes sources of at most 256 Ki characters. A single operation is not interrupted,
+    but each works on values of bounded size. Nothing outside the template is reachable and no argument is changed.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        origin: str,
+        *,
+        limits: TemplateLimits = _NO_LIMITS,
+        literal: Callable[[str], str] | None = None,
+    ) -> None:
+        """origin names file and key in messages. literal: applied to every fixed text in the template.
+
+        BadFile where the source doesn't compile, with the line.
+        """
+        self._origin = origin
+        self._limits = limits
+        self._sandbox = Sandbox()
+        self._template = self._compile(source, literal)
+
+    def render(self, variables: Mapping[str, Any], now: datetime | None = None) -> str:
+        """The text for these variables (``messages``, ``tools``, ``add_generation_prompt``, ...), all plain data.
+
+        now: what ``strftime_now`` shows, by default the present.
+
+        BadRequest where the template refuses them or can't work with them; BadFile where it reaches for something
+        forbidden or goes over its limits.
+        """
+        try:
+            with spending(Budget(self._limits, now)) as budget:
+                budget.measure([*variables.values()])
+                return self._collect(variables)
+        except SecurityError as error:
+            raise BadFile(f"{self._origin}: {self._reason(error)}; nothing was rendered") from error
+        except TemplateError as error:
+            raise BadRequest(
+                f"{self._origin}: the template refused the messages: {error}", param="messages", code="template_error"
+            ) from error
+        except Exception as error:  # whatever a stranger's template can bring about
+            raise BadRequest(
+                f"{self._origin}: the template can't work with these messages: {type(error).__name__}: {error}",
+                param="messages",
+                code="template_error",
+            ) from error
+
+    def _collect(self, variables: Mapping[str, Any]) -> str:
+        chunks: list[str] = []
+        size = 0
+        for chunk in self._template.generate(variables):
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > self._limits.output:
+                raise OverBudget(f"more than {self._limits.output} characters of output")
+        return "".join(chunks)
+
+    def _compile(self, source: str, literal: Callable[[str], str] | None) -> Template:
+        if len(source) > _MOST_SOURCE:
+            raise BadFile(f"{self._origin}: {len(source)} characters, more than the {_MOST_SOURCE} a template may have")
+        try:
+            with spending(Budget(self._limits)):
+                tree = self._sandbox.guarded(source)
+                if literal is not None:
+                    _rewrite(tree, literal)
+                return self._sandbox.from_string(tree)
+        except TemplateSyntaxError as error:
+            raise BadFile(f"{self._origin}: line {error.lineno}: {error.message}") from error
+        except Exception as error:  # too deep for the parser, or an operation on constants gone wrong
+            raise BadFile(f"{self._origin}: does not compile: {type(error).__name__}: {error}") from error
+
+    def _reason(self, error: SecurityError) -> str:
+        return f"the template is over its limits: {error}" if isinstance(error, OverBudget) else f"forbidden: {error}"
+
+
+def _rewrite(tree: nodes.Template, literal: Callable[[str], str]) -> None:
+    for data in tree.find_all(nodes.TemplateData):
+        data.data = literal(data.data)
+    for constant in tree.find_all(nodes.Const):
+        if isinstance(constant.value, str):
+            constant.value = literal(constant.value)
