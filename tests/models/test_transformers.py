@@ -1,4 +1,4 @@
-"""Host in float64 against transformers' Qwen3 and Llama on tiny random models: live where it is installed, recorded else."""
+"""Host in float64 against transformers on tiny random models: live where it is installed, recorded always."""
 
 from __future__ import annotations
 
