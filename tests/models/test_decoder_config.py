@@ -55,7 +55,7 @@ def test_files_that_contradict_themselves(cases: Path) -> None:
         assert str(path) in message and all(name in message for name in named), message
 
 
-@pytest.mark.row("C09")
+@pytest.mark.row("C09", "S0.20", "S0.30", "H.3", "H.4", "H.5", "H.21")
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
@@ -136,6 +136,7 @@ def test_the_head_of_another_length_is_named() -> None:
     assert "'output.weight'" in (message := refused(replace(weights, tensors=head), BadFile)) and "[41, 32]" in message
 
 
+@pytest.mark.row("H.6")
 def test_rows_that_end_inside_a_block_and_quantised_norms_are_refused() -> None:
     weights = QWEN3.weights()
 

@@ -42,7 +42,7 @@ def test_yarn_mixes_pair_28_of_the_8b_by_nine_seventeenths() -> None:
     assert rope.frequencies()[28] == pytest.approx(own * 9 / 17 + own / 4 * 8 / 17, rel=1e-14)
 
 
-@pytest.mark.row("C42")
+@pytest.mark.row("C42", "M.6")
 def test_cos_and_sin_at_1000_carry_the_magnitude() -> None:
     rope = BONSAI["8B"]
     assert rope.magnitude == pytest.approx(1.138629436111989, rel=1e-15)

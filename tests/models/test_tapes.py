@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 from forwarding import page_table, prompt_logits
 from memory_models import Sizes
 
-from shohin.devices import Device, Step
+from shohin import formats
+from shohin.devices import Device, Step, Weight
 from shohin.errors import BadRequest, BadShape
 from shohin.models import Model, Packed, build, capacity
 
@@ -47,6 +50,7 @@ def test_a_tape_is_recorded_once_per_role_capacity_and_outputs(open_device: Open
     assert model.tape("prefill", 5, outputs=["hidden.1"]) is not tape
 
 
+@pytest.mark.row("S0.11", "S0.12", "S0.14")
 def test_the_tape_is_five_phases_a_layer(open_device: Open) -> None:
     tape = model_on(open_device("host32"), Sizes(layers=3)).tape("decode", 1)
     layer = ["norm_linear", "attend", "linear_add", "norm_swiglu", "linear_add"]
@@ -55,7 +59,7 @@ def test_the_tape_is_five_phases_a_layer(open_device: Open) -> None:
     assert list(tape.outputs) == ["logits", "ids", "status"]
 
 
-@pytest.mark.row("S0.21", "S0.31")
+@pytest.mark.row("S0.2", "S0.21", "S0.28", "S0.29", "S0.31", "E.6", "E.8")
 @pytest.mark.parametrize("name", DEVICES)
 def test_one_submission_a_step_and_nothing_allocated(name: str, open_device: Open) -> None:
     device = open_device(name)
@@ -73,6 +77,7 @@ def test_one_submission_a_step_and_nothing_allocated(name: str, open_device: Ope
     assert (device.allocations, device.uploads) == (allocations, uploads)
 
 
+@pytest.mark.row("S0.23", "S0.24", "S0.25", "E.4", "E.11", "E.14")
 @pytest.mark.parametrize("name", DEVICES)
 def test_only_wanted_rows_give_logits_in_their_order(name: str, open_device: Open) -> None:
     model = model_on(open_device(name))
@@ -81,11 +86,16 @@ def test_only_wanted_rows_give_logits_in_their_order(name: str, open_device: Ope
     step = Step.of(ids, pages=page_table(model), wanted=[19, 0, 7])
     some = model.tape("prefill", 20, wanted=3).play(step, fetch=("logits", "ids"))
     np.testing.assert_allclose(some["logits"], everything[[19, 0, 7]], rtol=1e-5, atol=1e-5)
+    assert some["logits"].shape == (3, model.config.rows)
     assert some["ids"].tolist() == everything[[19, 0, 7]].argmax(axis=1).tolist()
     none = model.tape("prefill", 20, wanted=0).play(Step.of(ids, pages=page_table(model), wanted=[]), fetch=("ids",))
     assert none["ids"].shape == (0,)
+    assert model.tape("prefill", 20, wanted=3).play(step).outputs == {}
+    picked = model.tape("prefill", 20, wanted=3).play(step, fetch=("ids",))
+    assert list(picked.outputs) == ["ids"] and picked["ids"].nbytes == 12
 
 
+@pytest.mark.row("S0.26", "S0.27")
 @pytest.mark.parametrize("name", DEVICES)
 def test_taps_bring_out_the_stream_between_layers(name: str, open_device: Open) -> None:
     sizes = Sizes(layers=3, seed=21)
@@ -133,6 +143,7 @@ def test_bytes_per_token_leave_out_norms_and_an_untied_embedding(open_device: Op
         assert model.config.tied == tied
 
 
+@pytest.mark.row("S0.9", "S3.3")
 @pytest.mark.parametrize("name", DEVICES)
 def test_threads_share_a_model(name: str, open_device: Open) -> None:
     model = model_on(open_device(name), sequences=4)
@@ -148,3 +159,36 @@ def test_threads_share_a_model(name: str, open_device: Open) -> None:
     with ThreadPoolExecutor(4) as pool:
         for i, found in enumerate(pool.map(lambda n: run(n % 4), range(40))):
             np.testing.assert_array_equal(found, alone[i % 4])
+
+
+@pytest.mark.row("E.3", "E.5", "E.9")
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 12, 17, 129, 512])
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_chunk_equals_single_steps(name: str, length: int, open_device: Open) -> None:
+    model = model_on(open_device(name), Sizes(context=512, layers=1, hidden=16, inner=16, head=8))
+    ids = np.random.RandomState(length).randint(0, 40, length).tolist()
+    whole, single = prompt_logits(model, ids), prompt_logits(model, ids, 1)
+    np.testing.assert_allclose(whole, single, rtol=0, atol=0 if name == "cpu" else 1e-10)
+
+
+@pytest.mark.row("S0.1", "S0.10", "S0.13")
+def test_one_build_packs_every_weight_once_norms_in_f32(cases: Path, open_device: Open) -> None:
+    device = open_device("host32")
+    weights = formats.open(cases / "gguf" / "tiny_q1.gguf")
+    model = build(weights, device)
+    held = {w.name: w for call in model.tape("decode", 1).calls for w in call.operands if isinstance(w, Weight)}
+    assert set(held) == set(weights.tensors) and device.uploads == len(held)
+    assert {w.format.name for w in held.values() if len(w.shape) == 1} == {"F32"}
+    assert {w.format.name for w in held.values() if len(w.shape) == 2} == {"Q1_0"}
+    assert model.weight_bytes == device.resident_bytes
+
+
+@pytest.mark.row("H.16")
+def test_a_dropped_model_gives_its_memory_back(open_device: Open) -> None:
+    device = open_device("host32")
+    model = model_on(device)
+    model.tape("decode", 1)
+    assert device.resident_bytes == model.weight_bytes > 0
+    del model
+    gc.collect()
+    assert device.resident_bytes == 0

@@ -104,7 +104,7 @@ def test_chunks_change_nothing(cases: Path, open_device: Open, name: str, file: 
         np.testing.assert_array_equal(found, prompt_logits(model, ids))
 
 
-@pytest.mark.row("C41")
+@pytest.mark.row("C41", "H.10")
 @pytest.mark.parametrize("batch", [1, 2, 7, 8, 9, 33])
 @pytest.mark.parametrize("name", DEVICES)
 def test_sequences_at_different_positions_in_one_step(cases: Path, open_device: Open, name: str, batch: int) -> None:
@@ -141,6 +141,7 @@ def test_int8_activations_keep_direction_and_clear_winners(
         assert first - second <= 0.5 or ours.argmax() == logits.argmax(), length
 
 
+@pytest.mark.row("M.16", "E.5")
 @pytest.mark.parametrize("activations", ["exact", "int8"])
 @pytest.mark.parametrize("kv", ["f16", "int8", "f32"])
 def test_the_bits_of_a_row_do_not_depend_on_its_company(
@@ -179,7 +180,7 @@ def test_cpu_and_host_agree_with_int8_activations(cases: Path, open_device: Open
     assert cosine.min() >= 0.9995
 
 
-@pytest.mark.row("C43")
+@pytest.mark.row("C43", "M.12")
 @pytest.mark.parametrize("name", DEVICES)
 def test_ids_without_a_piece_are_never_picked(cases: Path, open_device: Open, name: str) -> None:
     model = model_of(cases, "gguf/vocab_more_rows.gguf", open_device(name))
