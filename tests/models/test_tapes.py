@@ -14,7 +14,7 @@ from memory_models import Sizes
 
 from shohin import formats
 from shohin.devices import Device, Step, Weight
-from shohin.errors import BadRequest, BadShape
+from shohin.errors import BadRequest, BadShape, OutOfMemory
 from shohin.models import Model, Packed, build, capacity
 
 Open = Callable[[str], Device]
@@ -192,3 +192,18 @@ def test_a_dropped_model_gives_its_memory_back(open_device: Open) -> None:
     del model
     gc.collect()
     assert device.resident_bytes == 0
+
+
+def test_no_room_for_intermediate_values_is_an_error_of_ours(
+    open_device: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_on(open_device("host32"))
+
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Device, "_allocate", refuse)
+    with pytest.raises(OutOfMemory, match="512 rows, 512 of them with 40 logits"):
+        model.tape("prefill", 200)
+    monkeypatch.undo()
+    assert model.tape("prefill", 200).rows == 512

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from shohin.devices import Device, Tape
-from shohin.errors import BadRequest, BadShape
+from shohin.errors import BadRequest, BadShape, OutOfMemory
 from shohin.models.cache import CachePlan, KVCache
 from shohin.models.config import DecoderConfig
 from shohin.models.decoder import Decoder, Graph
@@ -67,16 +67,26 @@ class Model:
 
         Both are rounded up to a capacity. Plays may fetch ``ids``, ``status`` (int32 [wanted]), ``logits`` (float
         [wanted, rows of the head]) and, where ``outputs`` asks for them, taps ``hidden.<i>`` (float [rows, h]:
-        0 the embedding, i after the i-th layer). BadShape: more rows than the largest capacity.
+        0 the embedding, i after the i-th layer). BadShape: more rows than the largest capacity. OutOfMemory: no room
+        for the tape's intermediate values.
         """
         taps = self._taps(outputs)
         key = (role, capacity(rows), capacity(rows if wanted is None else max(1, wanted)), taps)
         with self.device.lock:
             if key not in self._tapes:
-                recorder = self.device.recorder(role, key[1], min(key[1], key[2]))
-                self._decoder.record(recorder, self._graph, taps)
-                self._tapes[key] = recorder.finish()
+                self._tapes[key] = self._record(*key)
             return self._tapes[key]
+
+    def _record(self, role: str, rows: int, wanted: int, taps: tuple[int, ...]) -> Tape:
+        recorder = self.device.recorder(role, rows, min(rows, wanted))
+        self._decoder.record(recorder, self._graph, taps)
+        try:
+            return recorder.finish()
+        except MemoryError:
+            raise OutOfMemory(
+                f"the system has no memory for the intermediate values of {rows} rows, {recorder.wanted} of them with "
+                f"{self.config.rows} logits; run shorter chunks or ask for fewer logits"
+            ) from None
 
     def _taps(self, outputs: Sequence[str]) -> tuple[int, ...]:
         taps = set()
