@@ -1,4 +1,4 @@
-"""Fuzz the GGUF reader: whatever the bytes, it opens them or raises one of shohin's own errors.
+"""Fuzz the GGUF reader and the tokenizer metadata: whatever the bytes, only shohin's own errors come out.
 
     python tests/fuzz/fuzz_gguf.py build/fuzz_gguf -max_total_time=120 -max_len=8192
 
@@ -11,14 +11,15 @@ from __future__ import annotations
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from shohin.errors import ShohinError
+from shohin.errors import BadRequest, ShohinError
 from shohin.formats import ModelShape, NewTensor, Value, read_gguf, write_gguf, write_synthetic
 from shohin.formats.blocks import by_name
+from shohin.formats.text import tokenizer_from_metadata
 
 DIALECTS = (None, "q2_0", "q2_0_g128", "tq2_0_g128")
 
@@ -41,7 +42,22 @@ def read(path: Path, dialect: str | None = None) -> bool:
     for tensor in weights.tensors.values():
         assert tensor.raw().size == tensor.data.size > 0
         tensor.decode(0, 1)
+    if "tokenizer.ggml.model" in weights.metadata:
+        tokenize(weights.metadata, str(path))
     return True
+
+
+def tokenize(metadata: Mapping[str, object], source: str) -> None:
+    """Build the tokenizer that the metadata describes and use it, unless it is refused."""
+    try:
+        tokenizer = tokenizer_from_metadata(metadata, source)
+        ids = tokenizer.encode("the 1st\u00e9 <|im_end|>", special=True)
+    except ShohinError as error:
+        if source not in str(error) and not isinstance(error, BadRequest):
+            raise AssertionError(f"an error that does not name the file: {error!r}") from error
+        return
+    assert all(0 <= i < len(metadata["tokenizer.ggml.tokens"]) for i in ids)
+    tokenizer.decode(ids)
 
 
 def seeds(folder: Path) -> Iterator[Path]:
@@ -66,11 +82,12 @@ def seeds(folder: Path) -> Iterator[Path]:
 def main() -> None:
     import atheris
 
-    with atheris.instrument_imports(include=["shohin.formats.gguf"]):
+    with atheris.instrument_imports(include=["shohin.formats.gguf", "shohin.formats.text"]):
         for name in [n for n in sys.modules if n.startswith("shohin.formats")]:
             del sys.modules[name]
-        from shohin.formats import read_gguf as instrumented
-    globals()["read_gguf"] = instrumented
+        from shohin.formats import read_gguf as reader
+        from shohin.formats.text import tokenizer_from_metadata as builder
+    globals().update(read_gguf=reader, tokenizer_from_metadata=builder)
     warnings.simplefilter("error")
     counts = [0, 0]
     with tempfile.TemporaryDirectory() as folder:

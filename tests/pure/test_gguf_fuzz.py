@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fuzz.fuzz_gguf import DIALECTS, read, seeds
+from shohin.formats import read_gguf
 
 # Numbers that have broken readers: around the widths of integers, and what small counts turn into.
 NUMBERS = [
@@ -65,11 +66,16 @@ def damaged(raw: bytes, steps: list[tuple[str, int, int]], header: int) -> bytes
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[bytes, int]]:
+    """Valid files, each with the length of its header."""
     folder = tmp_path_factory.mktemp("seeds")
     paths = list(seeds(folder))
     assert all(read(path) for path in paths)
-    return [path.read_bytes() for path in paths]
+    found = []
+    for path in paths:
+        size = sum(t.data.nbytes for t in read_gguf(path).tensors.values())
+        found.append((path.read_bytes(), path.stat().st_size - size))
+    return found
 
 
 @pytest.mark.row("C03", "C04", "C05", "C06", "C07", "C08")
@@ -82,10 +88,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 )
 @given(which=st.integers(0, 5), steps=changes, dialect=st.sampled_from(DIALECTS))
 def test_damaged_files(
-    files: list[bytes], tmp_path: Path, which: int, steps: list[tuple[str, int, int]], dialect: str | None
+    files: list[tuple[bytes, int]], tmp_path: Path, which: int, steps: list[tuple[str, int, int]], dialect: str | None
 ) -> None:
     path = tmp_path / "damaged.gguf"
-    path.write_bytes(damaged(files[which], steps, header=1200))
+    path.write_bytes(damaged(files[which][0], steps, header=files[which][1]))
     read(path, dialect)
 
 

@@ -11,6 +11,7 @@ from shohin.errors import BadRequest, BadShape, UnsupportedFormat
 from shohin.formats import SHAPES, Metadata, ModelShape, Yarn, open, synthetic_weights, write_synthetic
 from shohin.formats.blocks import FORMATS, by_name
 from shohin.formats.synthetic import _plans, synthetic_metadata
+from shohin.formats.text import tokenizer_from_metadata
 
 SMALL = ModelShape("small", 256, 2, 4, 2, 512, head=64, vocabulary=600, yarn=Yarn(4.0, 8192))
 GRID = ["Q1_0", "Q2_0", "Q2_0_G128", "PQ2_0", "TQ2_0_G128", "TQ2_0", "PTQ1_0", "TQ1_0"]
@@ -120,3 +121,10 @@ def test_llama_cpp_loads_it(tmp_path: Path, name: str) -> None:
     assert model.n_vocab() == 600
     eos = open(path).metadata["tokenizer.ggml.eos_token_id"]
     assert model.tokenize(b"the<|im_end|>", add_bos=False, special=True) == [257, eos]
+
+
+def test_our_tokenizer_takes_it(tmp_path: Path) -> None:
+    path = write_synthetic(tmp_path / "m.gguf", SMALL, "q1_0")
+    for metadata in (open(path).metadata, synthetic_weights(SMALL, "q1_0").metadata):
+        tokenizer = tokenizer_from_metadata(metadata, source=str(path))
+        assert tokenizer.encode("the") == [257]

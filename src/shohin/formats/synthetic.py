@@ -21,6 +21,7 @@ from shohin.errors import BadRequest
 from shohin.formats.blocks import BlockFormat, by_name
 from shohin.formats.gguf import Metadata, NewTensor, Value, write_gguf
 from shohin.formats.tensor import Tensor
+from shohin.formats.text.vocabulary import TokenKind, byte_alphabet
 from shohin.formats.weights import Weights
 
 Bytes = NDArray[np.uint8]
@@ -36,7 +37,6 @@ ADDED = (
     "<think>", "</think>",
 )  # fmt: skip
 MERGES = ("t h", "th e", "Ġ the", "i n", "Ġ a", "e r", "o n", "r e")
-NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 SMALLEST_VOCABULARY = 256 + len(MERGES) + len(ADDED)
 
 TEMPLATE = (
@@ -153,10 +153,12 @@ def synthetic_metadata(shape: ModelShape, format: BlockFormat) -> Metadata:
 
 
 def _tokenizer(rows: int) -> dict[str, object]:
-    pieces = _byte_pieces() + [merge.replace(" ", "") for merge in MERGES]
+    by_byte = sorted(byte_alphabet().items(), key=lambda pair: pair[1])
+    pieces = [piece for piece, _ in by_byte] + [merge.replace(" ", "") for merge in MERGES]
     pieces += [f"Ġw{index}" for index in range(len(pieces), rows - len(ADDED))]
     first = len(pieces)
-    kinds = [NORMAL] * first + [CONTROL if piece.startswith("<|") else USER_DEFINED for piece in ADDED]
+    added = [TokenKind.CONTROL if piece.startswith("<|") else TokenKind.USER_DEFINED for piece in ADDED]
+    kinds = [int(kind) for kind in [TokenKind.NORMAL] * first + added]
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "qwen2",
@@ -169,13 +171,6 @@ def _tokenizer(rows: int) -> dict[str, object]:
         "tokenizer.ggml.add_bos_token": False,
         "tokenizer.chat_template": TEMPLATE,
     }
-
-
-def _byte_pieces() -> list[str]:
-    """The pieces of one byte, as byte-level vocabularies spell them: printable Latin-1 as itself, the rest from 256."""
-    plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
 
 
 def _shape(shape: ModelShape | str) -> ModelShape:
