@@ -205,7 +205,8 @@ def bench(
     model: opt.Model = None,
     model_flag: opt.ModelFlag = None,
     synthetic: Annotated[
-        str | None, typer.Option("--synthetic", help="bonsai-1.7b, bonsai-4b or bonsai-8b: real shapes, random weights.")
+        str | None,
+        typer.Option("--synthetic", help="bonsai-1.7b, bonsai-4b or bonsai-8b: real shapes, random weights."),
     ] = None,
     fmt: Annotated[str, typer.Option("--format", help="q1_0, pq2_0, q2_0, tq2_0, ptq1_0.")] = "q1_0",
     keep: Annotated[str | None, typer.Option("--keep", metavar="FILE", help="Write the synthetic model here.")] = None,
@@ -222,7 +223,8 @@ def bench(
     as_json: opt.Json = False,
 ) -> None:
     """Measure prefill and decode beside what the memory allows."""
-    from shohin.serve.cli.bench import Setup, bench as measure
+    from shohin.serve.cli.bench import Setup
+    from shohin.serve.cli.bench import bench as measure
 
     if synthetic is not None and (model is not None or "-m" in sys.argv or "--model" in sys.argv):
         raise BadRequest("give a model or --synthetic, not both", param="synthetic")

@@ -11,7 +11,7 @@ from shohin import devices
 from shohin.devices import Device
 from shohin.formats import Weights
 from shohin.formats.blocks import FORMATS
-from shohin.models import read_config
+from shohin.models import configure
 from shohin.serve.cli.output import emit
 
 DEVICES = ("cpu", "host")
@@ -38,7 +38,7 @@ def show_devices(as_json: bool) -> None:
 
 def describe(weights: Weights, device: Device) -> dict[str, Any]:
     """The facts of ``shohin info MODEL --json``."""
-    config = read_config(weights)
+    config = configure(weights)
     name = weights.metadata.get("general.name")
     return {
         "file": weights.source,

@@ -22,7 +22,11 @@ Device = Annotated[str, typer.Option("--device", envvar="SHOHIN_DEVICE", help="c
 Threads = Annotated[
     int | None,
     typer.Option(
-        "-t", "--threads", envvar="SHOHIN_THREADS", help="Worker threads; physical cores if not given.", show_default=False
+        "-t",
+        "--threads",
+        envvar="SHOHIN_THREADS",
+        help="Worker threads; physical cores if not given.",
+        show_default=False,
     ),
 ]
 Activations = Annotated[str, typer.Option("--activations", help="int8, or exact (float32 inputs; slower).")]
@@ -40,16 +44,14 @@ Dialect = Annotated[
     str | None,
     typer.Option("--dialect", help="Layout of type-42 tensors: q2_0, q2_0_g128, tq2_0_g128.", show_default=False),
 ]
-Offline = Annotated[
-    bool, typer.Option("--offline", help="Never use the network; HF_HUB_OFFLINE=1 does the same.")
-]
+Offline = Annotated[bool, typer.Option("--offline", help="Never use the network; HF_HUB_OFFLINE=1 does the same.")]
 MaxTokens = Annotated[
     int | None,
-    typer.Option("-n", "--max-tokens", help="Most tokens to generate; as many as fit if not given.", show_default=False),
+    typer.Option(
+        "-n", "--max-tokens", help="Most tokens to generate; as many as fit if not given.", show_default=False
+    ),
 ]
-Temperature = Annotated[
-    float | None, typer.Option("--temp", "--temperature", help="0 is greedy.", show_default=False)
-]
+Temperature = Annotated[float | None, typer.Option("--temp", "--temperature", help="0 is greedy.", show_default=False)]
 TopK = Annotated[int | None, typer.Option("--top-k", help="0 or -1 is off.", show_default=False)]
 TopP = Annotated[float | None, typer.Option("--top-p", show_default=False)]
 MinP = Annotated[float | None, typer.Option("--min-p", show_default=False)]
@@ -60,7 +62,8 @@ PresencePenalty = Annotated[float | None, typer.Option("--presence-penalty", sho
 FrequencyPenalty = Annotated[float | None, typer.Option("--frequency-penalty", show_default=False)]
 Seed = Annotated[int | None, typer.Option("--seed", help="-1 or none is random.", show_default=False)]
 Stop = Annotated[
-    list[str] | None, typer.Option("--stop", help="End the answer before this text; may be given again.", show_default=False)
+    list[str] | None,
+    typer.Option("--stop", help="End the answer before this text; may be given again.", show_default=False),
 ]
 LogitBias = Annotated[
     list[str] | None, typer.Option("--logit-bias", help="ID=BIAS, may be given again.", show_default=False)

@@ -10,14 +10,14 @@ import numpy as np
 from shohin.errors import BadFile
 from shohin.formats import Tensor, Weights
 from shohin.formats.text import tokenizer_from_metadata
-from shohin.models import read_config
+from shohin.models import configure
 
 WEIGHTS_AT_ONCE = 1 << 24
 
 
 def validate(weights: Weights, report: Callable[[str, int, int], None] | None = None) -> dict[str, Any]:
     """Check configuration, tokenizer and every weight; raises the first fault as BadFile or UnsupportedFormat."""
-    config = read_config(weights)
+    config = configure(weights)
     tokenizer = tokenizer_from_metadata(weights.metadata, weights.source)
     if tokenizer.chat_template is not None:
         tokenizer.render_chat([{"role": "user", "content": "hello"}])

@@ -1,0 +1,16 @@
+"""Continue a text: python examples/complete.py MODEL "Once upon a time"."""
+
+import sys
+
+import shohin
+
+
+def main() -> None:
+    model, tokenizer = shohin.load(sys.argv[1])
+    for response in shohin.stream_generate(model, tokenizer, sys.argv[2], max_tokens=64):
+        print(response.text, end="", flush=True)
+    print()
+
+
+if __name__ == "__main__":
+    main()
