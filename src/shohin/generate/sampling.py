@@ -89,7 +89,8 @@ def best(logits: Floats, k: int) -> Ids:
 
 def _shares(logits: Floats, top: Any) -> Floats:
     """exp(logits - top) in float64, also where the difference would overflow the logits' own type."""
-    return np.exp(np.subtract(logits, top, dtype=np.float64))
+    shares: Floats = np.exp(np.subtract(logits, top, dtype=np.float64))
+    return shares
 
 
 def _top_k(found: Candidates, params: SamplingParams, history: History) -> Candidates:

@@ -1,0 +1,72 @@
+"""From a path or a Hugging Face id to a model and its tokenizer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from shohin import formats
+from shohin.devices import Device
+from shohin.devices import device as open_device
+from shohin.formats import Weights
+from shohin.formats.hub import locate
+from shohin.formats.text import tokenizer_from_metadata
+from shohin.models import Model, Packed, build
+from shohin.serve.defaults import LoadedTokenizer, file_defaults
+
+__all__ = ["Progress", "load", "open_model"]
+
+Progress = Callable[[str, int, int], None]
+
+
+def open_model(model: str | os.PathLike[str], *, dialect: str | None = None, offline: bool | None = None) -> Weights:
+    """Find a model (file, folder, ``org/repo``, ``org/repo:QUANT``) and open it; nothing is decoded.
+
+    BadRequest where there is no such model or several fit; BadFile and UnsupportedFormat as ``shohin.open``.
+    """
+    return formats.open(locate(os.fspath(model), offline=offline), dialect=dialect)
+
+
+def load(  # noqa: PLR0913 - the flat keywords that users of mlx-lm and llama-cpp-python know
+    model: str | os.PathLike[str] | Weights,
+    *,
+    device: str | Device = "cpu",
+    threads: int | None = None,
+    activations: str = "int8",
+    context: int | None = None,
+    kv: str = "f16",
+    sequences: int = 1,
+    offline: bool | None = None,
+    dialect: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[Model, LoadedTokenizer]:
+    """Open a model, pack it for a device, and make its tokenizer.
+
+    model: as ``open_model``, or weights that are open already. device: ``cpu`` (with ``threads``, physical cores by
+    default), ``host``, or an open device. activations: ``int8`` or ``exact``. context: positions of a sequence,
+    min(trained, 4096) by default. kv: cache type ``f16``, ``int8`` or ``f32``. sequences: how many contexts the cache
+    holds, for answers and sessions that live at the same time. offline: never use the network; None asks
+    HF_HUB_OFFLINE. progress(what, done, total): bytes packed so far.
+
+    Errors as ``open_model``, ``shohin.device`` and ``shohin.build``, and those of the file's tokenizer.
+    """
+    weights = model if isinstance(model, Weights) else open_model(model, dialect=dialect, offline=offline)
+    tokenizer = tokenizer_from_metadata(weights.metadata, weights.source)
+    sampling = file_defaults(weights.metadata, weights.source)
+    where = device if isinstance(device, Device) else open_device(device, threads=threads)
+
+    def packed(state: Packed) -> None:
+        if progress is not None:
+            progress("pack", state.bytes, state.of_bytes)
+
+    built = build(weights, where, activations=activations, context=context, kv=kv, sequences=sequences, progress=packed)
+    return built, LoadedTokenizer(tokenizer, model_name(weights), sampling)
+
+
+def model_name(weights: Weights) -> str:
+    """``general.name``, else the file's name without its ending, else the architecture."""
+    name = weights.metadata.get("general.name")
+    if isinstance(name, str) and name.strip():
+        return name.strip()
+    return Path(weights.source).stem if weights.paths else weights.architecture
