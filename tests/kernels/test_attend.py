@@ -9,18 +9,11 @@ import bounds
 import numpy as np
 import packing
 import pytest
+from oracle import EPS, normed, parts, rope_table, rotated, softmax_rows
 
 from shohin.devices import Device, Step
-from shohin.errors import BadShape
+from shohin.errors import BadShape, OutOfMemory
 from shohin.kernels.attend import PAGE, Heads, LayerCache, QKNorm, attend
-
-EPS = 1e-6
-THETA = 10000.0
-
-
-def rope_table(positions: int, dim: int) -> np.ndarray:
-    angles = np.arange(positions)[:, None] * THETA ** (-np.arange(dim // 2) * 2 / dim)
-    return np.concatenate((np.cos(angles), np.sin(angles)), axis=1)
 
 
 @dataclass
@@ -63,41 +56,6 @@ class Rig:
         return np.stack(flat)
 
 
-def parts(heads: Heads, qkv: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    shaped = qkv.astype(np.float64).reshape(len(qkv), -1, heads.dim)
-    return tuple(np.split(shaped, (heads.query, heads.query + heads.kv), axis=1))
-
-
-def rotated(x: np.ndarray, positions: np.ndarray, pairing: str = "half", *, backwards: bool = False) -> np.ndarray:
-    """RoPE as a complex product, an independent statement of M.5."""
-    dim = x.shape[-1]
-    turn = np.exp((-1j if backwards else 1j) * positions[:, None] * THETA ** (-np.arange(dim // 2) * 2 / dim))[:, None]
-    if pairing == "half":
-        z = (x[..., : dim // 2] + 1j * x[..., dim // 2 :]) * turn
-        return np.concatenate((z.real, z.imag), axis=-1)
-    z = (x[..., 0::2] + 1j * x[..., 1::2]) * turn
-    return np.stack((z.real, z.imag), axis=-1).reshape(x.shape)
-
-
-def normed(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + EPS) * weight
-
-
-def softmax_rows(q: np.ndarray, k: np.ndarray, v: np.ndarray, lengths: np.ndarray, **broken: bool) -> np.ndarray:
-    """Plain attention, one query and head at a time: q [M, nq, hd], k and v [T, nkv, hd] -> [M, nq * hd]."""
-    group = q.shape[1] // k.shape[1]
-    out = np.zeros(q.shape)
-    for m in range(len(q)):
-        for h in range(q.shape[1]):
-            n = lengths[m]
-            kv = h % k.shape[1] if broken.get("interleaved") else h // group
-            s = k[:n, kv] @ q[m, h]
-            s = s if broken.get("unscaled") else s / np.sqrt(q.shape[2])
-            p = np.exp(s - s.max())
-            out[m, h] = (p / p.sum()) @ v[:n, kv]
-    return out.reshape(len(q), -1)
-
-
 def radius(x: np.ndarray, pairing: str = "half") -> np.ndarray:
     """Every value replaced by the length of its RoPE pair: what the rounding errors of a rotation are relative to."""
     dim = x.shape[-1]
@@ -112,7 +70,7 @@ def attention_bound(
     """Worst case of softmax(q . k) . v when q and k together are off by ``off``, relative to their pairs' lengths.
 
     Score t is off by delta_t = (off + gamma(hd + 2)) * |q| . |k_t| / sqrt(hd), and by u (|s_t| + |max|) for each of
-    three subtractions; exp and rescaling add 16 roundings. So p_t is off by a relative e_t = expm1 of that, which moves the
+    three subtractions; exp and rescaling add 16 roundings. So p_t is off by a relative e_t = expm1 of that, moving the
     mean by at most sum p_t e_t |v_t - o| / (1 - max e); the two sums over t add gamma(T + 16) * sum p_t |v_t|.
     """
     group, hd = q.shape[1] // k.shape[1], q.shape[2]
@@ -403,3 +361,20 @@ def test_a_cache_of_other_dimensions_is_refused_and_keeps_its_content(device: De
         with pytest.raises(BadShape, match="attend"):
             rig.play(qkv, np.arange(4), np.array([[0]]))
     np.testing.assert_array_equal(device.read(good.keys), before)
+
+
+@pytest.mark.row("H.11", "S0.4")
+def test_a_cache_of_more_than_2_32_elements(device: Device, rng: np.random.Generator) -> None:
+    """The last page of 2^32 + 2^20 elements is found: a 32-bit offset would land in page 0. Memory is only touched
+    where it is written."""
+    heads = Heads(64, 64, 256)
+    pages = 2**32 // (64 * PAGE * 256) + 1
+    qkv = rng.standard_normal((2, heads.width)).astype(np.float32)
+    rig = Rig(device, heads, "int8", 2)
+    want = rig.play(qkv, np.arange(2), np.array([[0]]))
+    try:
+        rig.cache = LayerCache.allocate(device, "c", "int8", (pages, 64, PAGE, 256))
+    except OutOfMemory as error:
+        pytest.skip(str(error))
+    np.testing.assert_array_equal(rig.play(qkv, np.arange(2), np.array([[pages - 1]])), want)
+    assert not rig.cache.keys.storage[0].any() and rig.cache.keys.storage[-1].any()

@@ -7,6 +7,7 @@ import numpy as np
 import packing
 import pytest
 
+import shohin.devices
 from shohin import kernels
 from shohin.devices import Device, Step
 from shohin.kernels.linear_add import linear_add
@@ -311,3 +312,35 @@ def test_ffn_phase_with_an_output_that_is_not_square(device: Device, rng: np.ran
     bound += bounds.gamma(device, 1) * np.abs(want) + 2.0**-24 * np.abs(want)  # the answer is returned in float32
     mutants = {"no residual": want - a, "norm before the projection": want - (a - before[:h])}
     bounds.check(hidden[:h], want, bound, mutants)
+
+
+@pytest.mark.row("S3.38", "M.13")
+@pytest.mark.parametrize("fmt", ["PQ2_0", "Q2_0", "TQ2_0_G128", "PTQ1_0", "TQ1_0", "TQ2_0", "Q1_0"])
+def test_ternary_weights_are_exact_in_f16(host: Device, rng: np.random.Generator, fmt: str) -> None:
+    values = packing.pack(host, "w", fmt, rng.standard_normal((8, 512))).dense
+    np.testing.assert_array_equal(values, values.astype(np.float16).astype(np.float64))
+
+
+@pytest.mark.row("S3.39", "S3.40")
+def test_gates_of_the_contract_at_image_widths(device: Device, rng: np.random.Generator) -> None:
+    """K = 3072: 1e-3 for ternary weights, 1e-4 for F32, absolute, with activations and outputs of about 1."""
+    x = rng.standard_normal((4, 3072)).astype(np.float32)
+    for fmt, limit in (("PQ2_0", 1e-3), ("F32", 1e-4)):
+        w = packing.pack(device, "w", fmt, rng.standard_normal((64, 3072)) / 55)
+        want = x.astype(np.float64) @ w.dense.T
+        cut = x[:, :-128].astype(np.float64) @ w.dense[:, :-128].T
+        bounds.check(kernels.gemm(device, w.weight, x), want, limit, {"last group dropped": cut})
+
+
+@pytest.mark.row("S3.48", "M.16")
+@pytest.mark.parametrize("activations", ["exact", "int8"])
+def test_the_thread_count_changes_no_bit(rng: np.random.Generator, activations: str) -> None:
+    try:
+        devices = [shohin.devices.device("cpu", threads=n) for n in (1, 2, 5)]
+    except ImportError as error:
+        pytest.skip(f"the native core is not built: {error}")
+    made = packing.tensor("w", "Q1_0", rng.standard_normal((333, 512)))
+    x = rows_of(rng, 9)
+    first, *others = [kernels.gemm(d, d.pack(made), x, activations=activations) for d in devices]
+    for other in others:
+        np.testing.assert_array_equal(other, first)
