@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shohin import _core
 from shohin.devices.buffer import Buffer, Weight
 from shohin.devices.device import Device
 from shohin.devices.step import Step
 from shohin.devices.tape import Call
-from shohin.errors import BadRequest, Cancelled, KernelBuild, NoDevice
+from shohin.errors import BadRequest, BadShape, Cancelled, DeviceFailed, KernelBuild, NoDevice
 from shohin.formats.blocks import FORMATS, BlockFormat
 from shohin.formats.blocks.repack import to_pq2_0
 from shohin.formats.tensor import Tensor
@@ -58,6 +59,11 @@ class Cpu(Device):
         """The instruction set in use and the number of threads."""
         return f"{self.tier}, {self.threads} threads"
 
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        """``generic``, and ``avx2`` where the processor has it."""
+        return tuple(_core.tiers())
+
     def accepts(self, fmt: BlockFormat) -> str:
         """Ternary containers are repacked to PQ2_0 at load; everything else is read as it lies in the file."""
         if fmt.name in _core.formats():
@@ -65,11 +71,11 @@ class Cpu(Device):
         return "repacked" if fmt.name in REPACKED else "refused"
 
     def pack(self, tensor: Tensor) -> Weight:
-        """Use the file's own blocks where a kernel reads them; repack the other ternary containers to PQ2_0."""
-        fmt, raw = tensor.format, np.ascontiguousarray(tensor.raw())
-        repacked = to_pq2_0(raw, fmt) if fmt.name in REPACKED else None
-        if repacked is not None:
-            fmt, raw = FORMATS["PQ2_0"], repacked
+        """Use the file's own blocks where a kernel reads them; repack the other ternary containers to PQ2_0.
+
+        Vectors (norm weights) become F32, which is what kernels want of them.
+        """
+        fmt, raw = _layout(tensor)
         if fmt.name not in _core.formats():
             raise self._refuse(tensor)
         return self._track(Weight(self, tensor.name, tensor.shape, fmt, tensor.format, raw.nbytes, raw))
@@ -82,15 +88,20 @@ class Cpu(Device):
             native.append((call.op.name, [_operand(o) for o in call.operands], list(ints), list(floats)))
         self.allocations += 1
         try:
-            return _core.Program(native, rows, wanted, self.threads, self.tier)
+            return _core.Program(native, rows, wanted, self._pool, self.tier)
         except LookupError as error:
             raise KernelBuild(f"device cpu ({self.tier}): {error}") from None
+        except ValueError as error:
+            raise BadShape(f"device cpu: {error}") from None
 
     def run(self, program: Any, first: int, last: int, step: Step) -> None:
-        """One native call; Ctrl-C and ``cancel`` end it between phases."""
-        finished = program.run(
-            self._pool, first, last, step.tokens, step.positions, step.sequences, step.pages, step.wanted
-        )
+        """One native call. Ctrl-C and ``cancel`` end it at the next piece of work, which leaves outputs half written."""
+        try:
+            finished = program.run(first, last, step.tokens, step.positions, step.sequences, step.pages, step.wanted)
+        except ValueError as error:
+            raise BadShape(f"device cpu: {error}") from None
+        except RuntimeError as error:
+            raise DeviceFailed(f"device cpu: {error}") from None
         if not finished:
             raise Cancelled("the submission was cancelled")
 
@@ -102,13 +113,22 @@ class Cpu(Device):
 REPACKED = ("Q2_0", "Q2_0_G128", "TQ2_0_G128", "PTQ1_0", "TQ1_0", "TQ2_0")
 
 
-def _operand(operand: Buffer | Weight | None) -> tuple[Any, str, int, int] | None:
-    """(array, dtype or format name, rows, columns) as the native core takes it."""
+def _layout(tensor: Tensor) -> tuple[BlockFormat, NDArray[np.uint8]]:
+    """The format and bytes [rows, bytes a row] that the kernels read."""
+    if len(tensor.shape) == 1:
+        return FORMATS["F32"], tensor.decode().view(np.uint8).reshape(1, -1)
+    fmt, raw = tensor.format, np.ascontiguousarray(tensor.raw())
+    if fmt.name in REPACKED:
+        repacked = to_pq2_0(raw, fmt)
+        if repacked is not None:
+            return FORMATS["PQ2_0"], repacked
+    # Plain numbers are read in place, so they must lie at multiples of their size; a file need not see to that.
+    return fmt, raw if fmt.quantised or raw.ctypes.data % fmt.block_bytes == 0 else raw.copy()
+
+
+def _operand(operand: Buffer | Weight | None) -> tuple[Any, str, tuple[int, ...]] | None:
+    """(array, dtype or format name, shape) as the native core takes it."""
     if operand is None:
         return None
-    columns = operand.shape[-1]
-    rows = 1
-    for n in operand.shape[:-1]:
-        rows *= n
     kind = operand.format.name if isinstance(operand, Weight) else operand.dtype.name
-    return operand.storage, kind, rows, columns
+    return operand.storage, kind, operand.shape

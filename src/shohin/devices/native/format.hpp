@@ -1,0 +1,49 @@
+// What the kernels of one tier know about a weight format. The table is in kernels/linear/formats.cpp.
+#pragma once
+
+#include <cstdint>
+
+namespace shohin {
+
+// How the weights of a run are dealt to groups of four, so that a step of the dot loop takes one word from each row.
+// straight: 4s, 4s + 1, 4s + 2, 4s + 3. by4: within 16 weights, k, 4 + k, 8 + k, 12 + k. by8: within 32 weights,
+// k, 8 + k, 16 + k, 24 + k. The last two are what shifting a word of two-bit or one-bit codes brings out.
+enum class Order { straight, by4, by8 };
+
+constexpr int kLanes = 8;          // weight rows that are worked on side by side
+constexpr int kPanel = 256;        // weights of a row that are unpacked at a time; a multiple of every block
+constexpr int kPanelGroups = 16;   // scales in a panel, at most
+constexpr int kMaxBlockBytes = 256;
+
+// Unpacked codes of up to kPanel weights of kLanes rows. A weight is scale * (code - offset) + minimum.
+struct Panel {
+    alignas(64) std::uint8_t codes[kPanel * kLanes];    // [step][row][4]: four codes in the format's order
+    alignas(64) float scales[kPanelGroups * kLanes];    // [group][row]
+    alignas(64) float minima[kPanelGroups * kLanes];    // [group][row], where the format has them
+    alignas(64) float floats[kPanel * kLanes];          // [weight][row]: exact mode and float formats
+    alignas(64) std::uint8_t rows[kLanes * kPanel];     // [row][weight]: codes before they are dealt to lanes
+    alignas(64) float row_floats[kLanes * kPanel];      // [row][weight]: the same for float formats
+};
+
+struct Format {
+    const char *name;
+    int block;        // weights in a block
+    int bytes;        // bytes in a block
+    int group;        // weights under one scale; divides block
+    int offset;       // subtracted from a code; 0 where codes are signed
+    int widen;        // steps whose products of code and activation fit 16-bit sums; 0: codes are signed bytes
+    bool quantised;   // false: plain numbers, no codes
+    bool minimum;     // whether groups have a minimum
+    Order order;
+
+    // Unpack `blocks` blocks (at most kPanel weights) of `rows` rows that lie `stride` bytes apart into a panel: codes,
+    // scales and minima, or floats for a plain format (zeros up to a multiple of four). Lanes past `rows` repeat the last.
+    void (*panel)(const std::uint8_t *first, std::int64_t stride, int rows, int blocks, Panel &panel);
+    // Decode `count` weights (whole blocks) of one row.
+    void (*decode)(const std::uint8_t *row, std::int64_t count, float *out);
+
+    // Inputs that share one activation scale in int8 mode.
+    int activation_group() const { return block < 128 ? block : 128; }
+};
+
+}  // namespace shohin

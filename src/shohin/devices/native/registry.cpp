@@ -1,0 +1,75 @@
+// The list of ops comes from the build: one folder in kernels/, one name in ops.inc.
+#include "registry.hpp"
+
+#include <cstring>
+
+#define SHOHIN_DECLARE(op) extern const Kernel op##_kernel;
+#define SHOHIN_ENTRY(op) &op##_kernel,
+
+#define SHOHIN_TABLE(tier)                                \
+    namespace shohin::tier {                              \
+    extern const Format kFormats[];                       \
+    extern const int kFormatCount;                        \
+    SHOHIN_OPS(SHOHIN_DECLARE)                            \
+    static const Kernel *const kKernels[] = {SHOHIN_OPS(SHOHIN_ENTRY)}; \
+    }
+
+#include "ops.inc"
+
+SHOHIN_TABLE(generic)
+#if SHOHIN_HAS_AVX2
+SHOHIN_TABLE(avx2)
+#endif
+
+namespace shohin {
+
+namespace {
+
+template <int N>
+constexpr int count(const Kernel *const (&)[N]) {
+    return N;
+}
+
+bool always() { return true; }
+
+const Tier kGeneric = {"generic", always, generic::kKernels, count(generic::kKernels), generic::kFormats,
+                       generic::kFormatCount};
+
+#if SHOHIN_HAS_AVX2
+bool has_avx2() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
+           __builtin_cpu_supports("f16c");
+}
+
+const Tier kAvx2 = {"avx2", has_avx2, avx2::kKernels, count(avx2::kKernels), avx2::kFormats, avx2::kFormatCount};
+#endif
+
+}  // namespace
+
+const Kernel *Tier::kernel(const char *wanted) const {
+    for (int i = 0; i < kernel_count; ++i)
+        if (std::strcmp(kernels[i]->name, wanted) == 0) return kernels[i];
+    return nullptr;
+}
+
+const Format *Tier::format(const char *wanted) const {
+    for (int i = 0; i < format_count; ++i)
+        if (std::strcmp(formats[i].name, wanted) == 0) return &formats[i];
+    return nullptr;
+}
+
+std::vector<const Tier *> tiers() {
+    std::vector<const Tier *> found = {&kGeneric};
+#if SHOHIN_HAS_AVX2
+    if (kAvx2.runs_here()) found.push_back(&kAvx2);
+#endif
+    return found;
+}
+
+const Tier *find_tier(const char *name) {
+    for (const Tier *tier : tiers())
+        if (std::strcmp(tier->name, name) == 0) return tier;
+    return nullptr;
+}
+
+}  // namespace shohin
