@@ -137,6 +137,21 @@ def test_attention_against_plain_float64(device: Device, rng: np.random.Generato
     bounds.check(got, want, bound, mutants)
 
 
+@pytest.mark.row("M.7", "M.8", "M.9", "M.10")
+def test_grouped_causal_attention_against_torch(device: Device, rng: np.random.Generator) -> None:
+    torch = pytest.importorskip("torch", reason="torch is an optional oracle")
+    heads, rows = Heads(6, 2, 32), 21
+    rig = Rig(device, heads, "f32", rows)
+    rig.device.write(rig.rope, np.concatenate((np.ones((rows, 16)), np.zeros((rows, 16))), axis=1))  # no rotation
+    qkv = rng.standard_normal((rows, heads.width)).astype(np.float32)
+    got = rig.play(qkv, np.arange(rows), np.array([[0]]))
+    q, k, v = parts(heads, qkv)
+    tq, tk, tv = (torch.from_numpy(x).permute(1, 0, 2)[None] for x in (q, k, v))
+    want = torch.nn.functional.scaled_dot_product_attention(tq, tk, tv, is_causal=True, enable_gqa=True)
+    want = want[0].permute(1, 0, 2).reshape(rows, -1).numpy()
+    bounds.check(got, want, attention_bound(device, q, k, v, np.arange(rows) + 1, 0.0), {})
+
+
 @pytest.mark.row("M.5", "M.6")
 def test_rope_vector_of_the_format_document(device: Device) -> None:
     """formats.md 11.15: (1, 2, 3, 4), head_dim 4, theta 1e4, position 1, read back from the key cache."""

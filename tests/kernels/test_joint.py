@@ -65,6 +65,16 @@ def test_against_plain_float64(device: Device, rng: np.random.Generator, shape) 
     bounds.check(got, plain(shape, parts), joint_bound(device, shape, parts), mutants)
 
 
+@pytest.mark.row("S3.23", "I.3")
+def test_against_torch(device: Device, rng: np.random.Generator) -> None:
+    torch = pytest.importorskip("torch", reason="torch is an optional oracle")
+    shape = JointShape(3, 40, 24)
+    parts = operands(rng, shape)
+    q, k, v = (torch.from_numpy(p.astype(np.float64)).reshape(3, 40, 24) for p in parts)
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v).permute(1, 0, 2).reshape(40, 72).numpy()
+    bounds.check(joint_attention(device, shape, parts), want, joint_bound(device, shape, parts), {})
+
+
 @pytest.mark.row("S3.24", "T.18", "R.44", "I.3")
 def test_more_than_2048_tokens(device: Device, rng: np.random.Generator) -> None:
     """4,608 tokens: 1024 x 1024 pixels and their text. Checked on a spread of tokens."""

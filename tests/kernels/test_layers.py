@@ -103,7 +103,7 @@ def gate(device: Device, want: np.ndarray) -> float:
     return (1e-3 if device.float_type == np.float32 else 1e-9) * float(np.abs(want).max())
 
 
-@pytest.mark.row("S0.14", "S0.15", "S0.17", "S0.1", "S0.12", "T.14", "M.1", "H.5", "R.2")
+@pytest.mark.row("S0.14", "S0.15", "S0.17", "S0.18", "S0.1", "S0.12", "T.14", "M.1", "H.5", "R.2")
 @pytest.mark.parametrize("index", range(DEPTH))
 def test_one_layer(device: Device, rng: np.random.Generator, index: int) -> None:
     model = tiny(device)

@@ -55,7 +55,7 @@ def test_exact_product_in_every_format(device: Device, rng: np.random.Generator,
     bounds.check(got, want, bound, product_mutants(x, w))
 
 
-@pytest.mark.row("S3.11", "S3.12", "S3.13", "S0.11", "T.13")
+@pytest.mark.row("S3.11", "S3.12", "S3.13", "S3.43", "S0.11", "T.13")
 @pytest.mark.parametrize("fmt", ["Q1_0", "PQ2_0", "Q4_1"])
 @pytest.mark.parametrize("activations", ["exact", "int8"])
 def test_gemv_is_a_row_of_gemm_and_qkv_is_gemv_side_by_side(
@@ -283,7 +283,7 @@ def test_norm_swiglu(device: Device, rng: np.random.Generator) -> None:
     bounds.check(got, g / (1 + np.exp(-g)) * u, swiglu_bound(device, g, u, dg, du), mutants)
 
 
-@pytest.mark.row("S3.33", "S3.35", "H.5")
+@pytest.mark.row("S3.33", "S3.35", "S3.43", "H.5")
 def test_ffn_phase_with_an_output_that_is_not_square(device: Device, rng: np.random.Generator) -> None:
     """nq * hd = 128 and h = 64, as in the 4B model, where the seed's h x h would be wrong."""
     h, k, inner = 64, 128, 96

@@ -8,9 +8,9 @@ import numpy as np
 import packing
 import pytest
 
-from shohin import kernels
+from shohin import devices, kernels
 from shohin.devices import Device, Step
-from shohin.errors import BadRequest, BadShape, BadState, OutOfMemory
+from shohin.errors import BadRequest, BadShape, BadState, NoDevice, OutOfMemory
 from shohin.formats.blocks import FORMATS
 from shohin.formats.tensor import Tensor
 from shohin.kernels.gemm import gemm as record_gemm
@@ -125,6 +125,55 @@ def test_a_weight_carries_what_it_is(device: Device, rng: np.random.Generator, w
     object.__setattr__(weight, "nbytes", weight.nbytes - 18)
     with pytest.raises(BadShape, match="bytes"):
         kernels.gemv(device, weight, ones(K))
+
+
+@pytest.mark.row("S3.7", "S3.8", "S3.10", "S0.10", "H.13", "H.14", "H.15", "R.30")
+def test_handles_are_not_looked_up_by_name_or_address(device: Device, rng: np.random.Generator) -> None:
+    """Two tensors of one name, and many in memory that is freed and used again, each keep their own values."""
+    x = rng.standard_normal(128).astype(np.float32)
+    for fmt in ("F32", "Q1_0", "PQ2_0", "F32"):
+        for _ in range(4):
+            made = packing.pack(device, "same name", fmt, rng.standard_normal((4, 128)))
+            want = made.dense @ x.astype(np.float64)
+            np.testing.assert_allclose(kernels.gemv(device, made.weight, x), want, rtol=0, atol=1e-4)
+
+
+@pytest.mark.row("H.23", "SC.3", "SC.4", "SC.5")
+@pytest.mark.parametrize("fmt", packing.QUANTISED + packing.FLOATS)
+def test_blocks_may_lie_at_any_address(device: Device, rng: np.random.Generator, fmt: str) -> None:
+    """An odd number of odd-sized blocks, mapped from an odd offset: the same result as from aligned memory."""
+    k = 3 * FORMATS[fmt].block if FORMATS[fmt].block > 1 else 99
+    aligned = packing.pack(device, "w", fmt, rng.standard_normal((5, k)))
+    memory = np.zeros(aligned.raw.size + 64, np.uint8)
+    start = 1 - memory.ctypes.data % 2  # an odd address
+    memory[start : start + aligned.raw.size] = aligned.raw.reshape(-1)
+    data = memory[start : start + aligned.raw.size]
+    assert data.ctypes.data % 2 == 1
+    odd = device.pack(Tensor("w", (5, k), FORMATS[fmt], data))
+    x = rng.standard_normal((2, k)).astype(np.float32)
+    for mode in ("exact", "int8"):
+        want = kernels.gemm(device, aligned.weight, x, activations=mode)
+        np.testing.assert_array_equal(kernels.gemm(device, odd, x, activations=mode), want)
+    buffer = device.buffer("b", (3, 5))
+    assert buffer.storage.ctypes.data % 64 == 0
+
+
+@pytest.mark.row("H.7", "SC.4", "SC.5")
+@pytest.mark.parametrize("change", [-1, 1, -18, 18])
+def test_bytes_that_do_not_fit_the_shape_are_refused(device: Device, change: int) -> None:
+    data = np.zeros(4 * 18 + change, np.uint8)
+    with pytest.raises(BadShape, match=rf"'w' has {72 + change} bytes, \[4, 128\] in Q1_0 needs 72"):
+        device.pack(Tensor("w", (4, 128), FORMATS["Q1_0"], data))
+
+
+@pytest.mark.row("S3.1", "S3.2")
+def test_a_device_that_is_not_there() -> None:
+    for _ in range(2):  # nothing is remembered from the failure
+        with pytest.raises(NoDevice, match="'cuda:9' is not available"):
+            devices.device("cuda:9")
+    with pytest.raises(BadShape, match="float16"):
+        devices.device("host", dtype="float16")
+    assert devices.device("host").name == "host"
 
 
 @pytest.mark.row("S3.9", "H.16", "S3.7", "H.15")

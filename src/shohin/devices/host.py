@@ -79,7 +79,7 @@ class Host(Device):
     def pack(self, tensor: Tensor) -> Weight:
         """Keep the tensor's own bytes; decoding happens at first use."""
         held = HostWeight(tensor, self.float_type, min(128, tensor.format.block))
-        nbytes = tensor.rows * tensor.format.nbytes(tensor.columns)
+        nbytes = tensor.raw().size
         return self._track(Weight(self, tensor.name, tensor.shape, tensor.format, tensor.format, nbytes, held))
 
     def compile(self, calls: Sequence[Call], rows: int, wanted: int) -> Any:

@@ -36,8 +36,15 @@ class Tensor:
         return self.shape[-1]
 
     def raw(self) -> NDArray[np.uint8]:
-        """The bytes as [rows, bytes a row]."""
-        return self.data.reshape(self.rows, self.format.nbytes(self.columns))
+        """The bytes as [rows, bytes a row]; BadShape unless there are exactly as many as shape and format need."""
+        row = self.format.nbytes(self.columns)
+        if self.data.size != self.rows * row:
+            where = f"{self.source}: " if self.source else ""
+            raise BadShape(
+                f"{where}tensor {self.name!r} has {self.data.size} bytes, {list(self.shape)} in {self.format.name} "
+                f"needs {self.rows * row}"
+            )
+        return self.data.reshape(self.rows, row)
 
     def decode(self, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
         """Rows ``start`` to ``stop`` as float32; the whole tensor comes back in its own shape."""

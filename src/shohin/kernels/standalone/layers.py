@@ -149,7 +149,7 @@ class Layers:
             step = Step.of(np.zeros_like(at), positions=at, pages=self._pages, wanted=wanted)
             self.device.write(source, hidden)
             self.device.write(self._rope, np.concatenate((cos, sin), axis=1), rows.start)
-            self._keep(only, min(rows.start, self.length))
+            self._keep(only, rows.start)  # whatever happens now, what lay behind is gone
             ticket = tape.play(step, fetch)
             self._keep(only, rows.start + rows.count)
             return ticket.outputs
