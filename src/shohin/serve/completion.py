@@ -49,12 +49,13 @@ class Response:
 class Completion(Iterator[Response]):
     """The responses of one answer, made as they are asked for; ``close`` or a ``with`` ends it early.
 
-    prompt: its ids. timings: counts and seconds so far.
+    prompt: its ids. timings: counts and seconds so far. seed: the one in use, drawn where none was given.
     """
 
     def __init__(self, generation: Generation, prompt: list[int] | ArrayLike, responses: Generator[Response]) -> None:
         self.prompt = prompt
         self.timings: Timings = generation.timings
+        self.seed = generation.seed
         self._responses = responses
 
     def __next__(self) -> Response:
