@@ -1,7 +1,7 @@
 // Eight rows of words turned into words of eight rows, so that one vector holds the same place of every row.
 #pragma once
 
-#include "kernels/lanes.hpp"
+#include "kernels/half.hpp"
 
 namespace shohin::SHOHIN_TIER {
 
@@ -29,7 +29,43 @@ inline void deal_eight(const std::uint32_t *rows, std::int64_t stride, std::uint
     }
 }
 
+// words[j][r] = word j of the 16 bytes at rows[r], which lie at any address.
+inline void deal_words(const std::uint8_t *const *rows, std::uint32_t (*words)[8]) {
+    __m256i pair[4];
+    for (int r = 0; r < 4; ++r) {
+        const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i *>(rows[r]));
+        const __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i *>(rows[r + 4]));
+        pair[r] = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+    }
+    const __m256i low01 = _mm256_unpacklo_epi32(pair[0], pair[1]), high01 = _mm256_unpackhi_epi32(pair[0], pair[1]);
+    const __m256i low23 = _mm256_unpacklo_epi32(pair[2], pair[3]), high23 = _mm256_unpackhi_epi32(pair[2], pair[3]);
+    auto *out = reinterpret_cast<__m256i *>(words);
+    _mm256_storeu_si256(out, _mm256_unpacklo_epi64(low01, low23));
+    _mm256_storeu_si256(out + 1, _mm256_unpackhi_epi64(low01, low23));
+    _mm256_storeu_si256(out + 2, _mm256_unpacklo_epi64(high01, high23));
+    _mm256_storeu_si256(out + 3, _mm256_unpackhi_epi64(high01, high23));
+}
+
+// The f16 at each of eight addresses.
+inline void deal_halves(const std::uint8_t *const *rows, float *out) {
+    std::uint16_t h[8];
+    for (int r = 0; r < 8; ++r) std::memcpy(&h[r], rows[r], 2);
+    const __m128i halves = _mm_setr_epi16(static_cast<short>(h[0]), static_cast<short>(h[1]), static_cast<short>(h[2]),
+                                          static_cast<short>(h[3]), static_cast<short>(h[4]), static_cast<short>(h[5]),
+                                          static_cast<short>(h[6]), static_cast<short>(h[7]));
+    _mm256_storeu_ps(out, _mm256_cvtph_ps(halves));
+}
+
 #else
+
+inline void deal_words(const std::uint8_t *const *rows, std::uint32_t (*words)[8]) {
+    for (int r = 0; r < 8; ++r)
+        for (int j = 0; j < 4; ++j) std::memcpy(&words[j][r], rows[r] + 4 * j, 4);
+}
+
+inline void deal_halves(const std::uint8_t *const *rows, float *out) {
+    for (int r = 0; r < 8; ++r) out[r] = read_half(rows[r]);
+}
 
 inline void deal_eight(const std::uint32_t *rows, std::int64_t stride, std::uint32_t *out) {
     for (int s = 0; s < 8; ++s)

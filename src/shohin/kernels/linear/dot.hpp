@@ -25,18 +25,22 @@ inline void group_sums(const std::uint8_t *codes, int steps, const std::int8_t *
     for (int first = 0; first < steps; first += kRun) {
         __m256i part[M];
         for (int m = 0; m < M; ++m) part[m] = _mm256_setzero_si256();
-        for (int s = first; s < first + kRun; ++s) {
-            const __m256i w = _mm256_load_si256(reinterpret_cast<const __m256i *>(codes + 32 * s));
-            for (int m = 0; m < M; ++m) {
-                std::int32_t four;
-                std::memcpy(&four, q + m * stride + 4 * s, 4);
-                const __m256i a = _mm256_set1_epi32(four);
-                // Signed codes: |code| as an unsigned byte, its sign moved to the activation (never -128).
-                const __m256i pairs = Widen == 0 ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w))
-                                                 : _mm256_maddubs_epi16(w, a);
-                part[m] = _mm256_add_epi16(part[m], pairs);
+        // In runs short enough for compilers to unroll them.
+        for (int run = first; run < first + kRun; run += kRun < 8 ? kRun : 8)
+            for (int i = 0; i < (kRun < 8 ? kRun : 8); ++i) {
+                const int s = run + i;
+                const __m256i w = _mm256_load_si256(reinterpret_cast<const __m256i *>(codes + 32 * s));
+                for (int m = 0; m < M; ++m) {
+                    std::int32_t four;
+                    std::memcpy(&four, q + m * stride + 4 * s, 4);
+                    const __m256i a = _mm256_set1_epi32(four);
+                    // Signed codes: |code| as an unsigned byte, its sign moved to the activation (never -128).
+                    const __m256i pairs = Widen == 0
+                                              ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w))
+                                              : _mm256_maddubs_epi16(w, a);
+                    part[m] = _mm256_add_epi16(part[m], pairs);
+                }
             }
-        }
         for (int m = 0; m < M; ++m) sums[m].v = _mm256_add_epi32(sums[m].v, _mm256_madd_epi16(part[m], ones));
     }
 }
@@ -90,17 +94,17 @@ void int8_panel(const Panel &panel, const Format &format, const Input &in, const
     const std::int8_t *q = set.codes + at.row * in.k + at.first;
     F8 acc[M];
     for (int m = 0; m < M; ++m) acc[m] = load(at.acc + m * kLanes);
+    const float *scales = set.scales + at.row * scale_stride + at.first / set.group;
+    const std::int32_t *code_sums = set.code_sums + at.row * sum_stride + at.first / set.width;
+    const int per_scale = set.group / set.width;
     for (int g = 0; g < at.weights / format.group; ++g) {
         I8 sums[M];
         group_sums<Widen, M>(panel.codes + g * format.group * kLanes, steps, q + g * format.group, in.k, sums);
-        const std::int64_t weight = at.first + g * format.group;
-        const float *scales = set.scales + at.row * scale_stride + weight / set.group;
-        const std::int32_t *code_sums = set.code_sums + at.row * sum_stride + weight / set.width;
         const F8 scale = load(panel.scales + g * kLanes);
         for (int m = 0; m < M; ++m) {
-            const std::int32_t code_sum = code_sums[m * sum_stride];
+            const std::int32_t code_sum = code_sums[m * sum_stride + g];
             const F8 whole = to_floats(minus(sums[m], format.offset * code_sum));
-            const F8 activation = all(scales[m * scale_stride]);
+            const F8 activation = all(scales[m * scale_stride + g / per_scale]);
             if (format.minimum) {
                 const F8 minimum = load(panel.minima + g * kLanes);
                 acc[m] = acc[m] + activation * (scale * whole + minimum * all(static_cast<float>(code_sum)));
@@ -115,10 +119,10 @@ void int8_panel(const Panel &panel, const Format &format, const Input &in, const
 // Codes of a panel as floats, in order of the weights.
 inline void widen_codes(const Format &format, int weights, Panel &panel) {
     const auto *words = reinterpret_cast<const std::uint32_t *>(panel.codes);
-    const int across = format.order == Order::by4 ? 4 : format.order == Order::by8 ? 8 : 1;
+    const int shift = format.order == Order::by4 ? 2 : format.order == Order::by8 ? 3 : 0;
     for (int s = 0; s < weights / 4; ++s)
         for (int b = 0; b < 4; ++b) {
-            const int j = across == 1 ? 4 * s + b : s / across * (4 * across) + across * b + s % across;
+            const int j = (s >> shift << (shift + 2)) + (b << shift) + (s & ((1 << shift) - 1));
             float *out = panel.floats + j * kLanes;
             for (int r = 0; r < kLanes; ++r) {
                 const std::int32_t code = static_cast<std::int32_t>(words[s * kLanes + r] >> (8 * b) & 255u);

@@ -2,22 +2,22 @@
 #pragma once
 
 #include "kernels/half.hpp"
+#include "kernels/linear/words.hpp"
 
 namespace shohin::SHOHIN_TIER {
 
 // Byte j holds weight j in its low nibble and weight j + 16 in its high one.
-inline void read_nibbles(const std::uint8_t *field, std::uint8_t *codes) {
-    for (int j = 0; j < 16; ++j) {
-        codes[j] = static_cast<std::uint8_t>(field[j] & 15);
-        codes[j + 16] = static_cast<std::uint8_t>(field[j] >> 4);
+inline void read_nibbles(const std::uint8_t *SHOHIN_RESTRICT from, std::uint8_t *SHOHIN_RESTRICT codes) {
+    for (int j = 0; j < 16; j += 8) {
+        const std::uint64_t word = get(from + j);
+        put(codes + j, field(word, 0, 15));
+        put(codes + j + 16, field(word, 4, 15));
     }
 }
 
 // Bit j of four bytes is the fifth bit of weight j.
-inline void add_fifth_bits(const std::uint8_t *field, std::uint8_t *codes) {
-    for (int byte = 0; byte < 4; ++byte)
-        for (int bit = 0; bit < 8; ++bit)
-            codes[8 * byte + bit] = static_cast<std::uint8_t>(codes[8 * byte + bit] | (field[byte] >> bit & 1) << 4);
+inline void add_fifth_bits(const std::uint8_t *SHOHIN_RESTRICT from, std::uint8_t *SHOHIN_RESTRICT codes) {
+    for (int j = 0; j < 4; ++j) put(codes + 8 * j, get(codes + 8 * j) | spread(from[j]) >> 3);
 }
 
 struct Legacy {
@@ -28,7 +28,8 @@ struct Legacy {
 
 struct Q4_0 : Legacy {
     static constexpr int kBytes = 18, kOffset = 8, kWiden = 8;
-    static void unpack(const std::uint8_t *block, std::uint8_t *codes, float *scale, float *) {
+    static void unpack(const std::uint8_t *SHOHIN_RESTRICT block, std::uint8_t *SHOHIN_RESTRICT codes,
+                       float *SHOHIN_RESTRICT scale, float *) {
         *scale = read_half(block);
         read_nibbles(block + 2, codes);
     }
@@ -37,7 +38,8 @@ struct Q4_0 : Legacy {
 struct Q4_1 : Legacy {
     static constexpr int kBytes = 20, kOffset = 0, kWiden = 8;
     static constexpr bool kMinimum = true;
-    static void unpack(const std::uint8_t *block, std::uint8_t *codes, float *scale, float *minimum) {
+    static void unpack(const std::uint8_t *SHOHIN_RESTRICT block, std::uint8_t *SHOHIN_RESTRICT codes,
+                       float *SHOHIN_RESTRICT scale, float *SHOHIN_RESTRICT minimum) {
         *scale = read_half(block);
         *minimum = read_half(block + 2);
         read_nibbles(block + 4, codes);
@@ -46,7 +48,8 @@ struct Q4_1 : Legacy {
 
 struct Q5_0 : Legacy {
     static constexpr int kBytes = 22, kOffset = 16, kWiden = 4;
-    static void unpack(const std::uint8_t *block, std::uint8_t *codes, float *scale, float *) {
+    static void unpack(const std::uint8_t *SHOHIN_RESTRICT block, std::uint8_t *SHOHIN_RESTRICT codes,
+                       float *SHOHIN_RESTRICT scale, float *) {
         *scale = read_half(block);
         read_nibbles(block + 6, codes);
         add_fifth_bits(block + 2, codes);
@@ -56,7 +59,8 @@ struct Q5_0 : Legacy {
 struct Q5_1 : Legacy {
     static constexpr int kBytes = 24, kOffset = 0, kWiden = 4;
     static constexpr bool kMinimum = true;
-    static void unpack(const std::uint8_t *block, std::uint8_t *codes, float *scale, float *minimum) {
+    static void unpack(const std::uint8_t *SHOHIN_RESTRICT block, std::uint8_t *SHOHIN_RESTRICT codes,
+                       float *SHOHIN_RESTRICT scale, float *SHOHIN_RESTRICT minimum) {
         *scale = read_half(block);
         *minimum = read_half(block + 2);
         read_nibbles(block + 8, codes);
@@ -66,7 +70,8 @@ struct Q5_1 : Legacy {
 
 struct Q8_0 : Legacy {
     static constexpr int kBytes = 34, kOffset = 0, kWiden = 0;
-    static void unpack(const std::uint8_t *block, std::uint8_t *codes, float *scale, float *) {
+    static void unpack(const std::uint8_t *SHOHIN_RESTRICT block, std::uint8_t *SHOHIN_RESTRICT codes,
+                       float *SHOHIN_RESTRICT scale, float *) {
         *scale = read_half(block);
         std::memcpy(codes, block + 2, 32);
     }
