@@ -17,6 +17,13 @@
 
 static_assert(std::endian::native == std::endian::little, "block formats are read as little-endian words");
 
+// Bytes may alias anything; where they don't, saying so is what lets a loop become vector code.
+#if defined(_MSC_VER)
+#define SHOHIN_RESTRICT __restrict
+#else
+#define SHOHIN_RESTRICT __restrict__
+#endif
+
 namespace shohin::SHOHIN_TIER {
 
 #if SHOHIN_TIER_AVX2
