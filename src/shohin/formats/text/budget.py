@@ -15,6 +15,7 @@ from jinja2.runtime import Undefined
 
 _TIMED_EVERY = 64  # steps between two looks at the clock
 _MOST_BITS = 4096  # longest whole number
+_ELEMENT = 16  # an element of a container takes as much as so many characters
 
 
 class OverBudget(SecurityError):
@@ -25,13 +26,14 @@ class OverBudget(SecurityError):
 class TemplateLimits:
     """seconds: processor time of one rendering. steps: loop rounds, calls, filters and operators together.
 
-    value: characters and elements of any one value, containers counted with all that they hold.
+    value: characters of any one value, containers counted with all that they hold. elements: of any one container.
     output: characters of the result. total: characters and elements of all values ever made, which bounds memory.
     """
 
     seconds: float = 5.0
-    steps: int = 5_000_000
+    steps: int = 20_000_000
     value: int = 8 << 20
+    elements: int = 1 << 20
     output: int = 16 << 20
     total: int = 256 << 20
 
@@ -52,8 +54,8 @@ class Budget:
         self._steps += 1
         if self._steps > self.limits.steps:
             raise OverBudget(f"more than {self.limits.steps} steps")
-        if self._steps % _TIMED_EVERY == 0 and time.thread_time() > self._ends:
-            raise OverBudget(f"more than {self.limits.seconds} s of processor time")
+        if self._steps % _TIMED_EVERY == 0:
+            self._watch()
 
     def charge(self, size: int) -> None:
         """Characters or elements that came into being."""
@@ -75,7 +77,7 @@ class Budget:
             if value.bit_length() > _MOST_BITS:
                 raise OverBudget(f"a number of {value.bit_length()} bits, of which {_MOST_BITS} are allowed")
         elif isinstance(value, (list, tuple, dict)):
-            self.charge(self.count(value))
+            self.charge(_ELEMENT * self.count(value))
         return value
 
     def each(self, items: Iterable[Any], written: int = 0) -> Counted:
@@ -93,17 +95,22 @@ class Budget:
             elements += 1
             if isinstance(value, str):
                 size += len(value)
-            elif isinstance(value, Mapping):
-                self.allow(elements + size + len(waiting) + 2 * len(value))
-                waiting.extend(value.keys())
-                waiting.extend(value.values())
-            elif isinstance(value, (list, tuple)):
-                self.allow(elements + size + len(waiting) + len(value))
+                self.allow(size)
+            elif isinstance(value, (list, tuple, Mapping)):
+                parts = 2 * len(value) if isinstance(value, Mapping) else len(value)
+                if elements + len(waiting) + parts > self.limits.elements:
+                    raise OverBudget(f"a list or dict of more than {self.limits.elements} elements")
                 waiting.extend(value)
+                waiting.extend(value.values() if isinstance(value, Mapping) else ())
             elif value is not None and not isinstance(value, (int, float, range, Undefined)):
                 raise SecurityError(f"a {type(value).__name__} inside a list or dict")
-            self.allow(elements + size)
+        self._steps += elements // _TIMED_EVERY
+        self._watch()
         return elements
+
+    def _watch(self) -> None:
+        if time.thread_time() > self._ends:
+            raise OverBudget(f"more than {self.limits.seconds} s of processor time")
 
 
 class Counted:

@@ -45,7 +45,9 @@ def _tojson(
 
 
 def data(value: Any) -> Any:
-    """Refuse to write out what is no data: Jinja's own objects would show their inside."""
+    """Refuse to write out what is no data, and what the sandbox kept away: Jinja's own objects show their inside."""
+    if isinstance(value, Undefined) and value._undefined_exception is SecurityError:
+        raise SecurityError(value._undefined_message)
     if value is None or isinstance(value, (str, int, float, list, tuple, dict, range, Undefined)):
         return value
     raise SecurityError(f"a {type(value).__name__} can't be written out")

@@ -58,7 +58,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             finalize=_written,
         )
         self.filters = {name: _counted(filter_, name) for name, filter_ in LISTED.items()}
-        tests: dict[str, Callable[..., Any]] = dict(self.tests)
+        tests: Any = self.tests
         self.tests = {name: _counted(test) for name, test in tests.items()}
         del self.globals["lipsum"]
         self.globals["namespace"] = _PublicNamespace
@@ -72,6 +72,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def guarded(self, source: str) -> nodes.Template:
         """Parse a template and put the counters in. Sets ``written``, the fixed text in the whole template."""
         tree = self.parse(source)
+        for node in tree.find_all((nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)):
+            raise SecurityError(f"line {node.lineno}: a chat template can't use other files")
         self.written = _fixed_text(tree)
         _Counters().visit(tree)
         tree.set_environment(self)
@@ -215,8 +217,12 @@ def _joined(*values: Any) -> str:
     return _written("".join(texts))
 
 
+class Refused(TemplateError):
+    """The template called ``raise_exception``."""
+
+
 def _raise_exception(message: Any) -> NoReturn:
-    raise TemplateError(str(message))
+    raise Refused(str(data(message)))
 
 
 def _check_name(name: Any) -> None:

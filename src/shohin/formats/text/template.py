@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any
 
 from jinja2 import Template, nodes
-from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
+from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
 from shohin.errors import BadFile, BadRequest
 from shohin.formats.text.budget import Budget, OverBudget, TemplateLimits, spending
-from shohin.formats.text.sandbox import Sandbox
+from shohin.formats.text.sandbox import Refused, Sandbox
 
 _MOST_SOURCE = 256 << 10  # characters; published templates have at most some 30 thousand
 _NO_LIMITS = TemplateLimits()
@@ -55,8 +55,11 @@ class ChatTemplate:
                 budget.measure([*variables.values()])
                 return self._collect(variables)
         except SecurityError as error:
-            raise BadFile(f"{self._origin}: {self._reason(error)}; nothing was rendered") from error
-        except TemplateError as error:
+            what = "the template is over its limits" if isinstance(error, OverBudget) else "forbidden"
+            raise BadFile(f"{self._origin}: {what}: {error}; nothing was rendered") from error
+        except (RecursionError, OverflowError, MemoryError) as error:
+            raise BadFile(f"{self._origin}: the template is over its limits: {error}; nothing was rendered") from error
+        except Refused as error:
             raise BadRequest(
                 f"{self._origin}: the template refused the messages: {error}", param="messages", code="template_error"
             ) from error
@@ -90,9 +93,6 @@ class ChatTemplate:
             raise BadFile(f"{self._origin}: line {error.lineno}: {error.message}") from error
         except Exception as error:  # too deep for the parser, or an operation on constants gone wrong
             raise BadFile(f"{self._origin}: does not compile: {type(error).__name__}: {error}") from error
-
-    def _reason(self, error: SecurityError) -> str:
-        return f"the template is over its limits: {error}" if isinstance(error, OverBudget) else f"forbidden: {error}"
 
 
 def _rewrite(tree: nodes.Template, literal: Callable[[str], str]) -> None:
