@@ -119,16 +119,16 @@ void int8_panel(const Panel &panel, const Format &format, const Input &in, const
 // Codes of a panel as floats, in order of the weights.
 inline void widen_codes(const Format &format, int weights, Panel &panel) {
     const auto *words = reinterpret_cast<const std::uint32_t *>(panel.codes);
+    // Signed bytes are turned into unsigned ones with an offset, so that there is one loop.
+    const std::int32_t flip = format.widen == 0 ? 128 : 0, offset = format.widen == 0 ? 128 : format.offset;
     const int shift = format.order == Order::by4 ? 2 : format.order == Order::by8 ? 3 : 0;
     for (int s = 0; s < weights / 4; ++s)
         for (int b = 0; b < 4; ++b) {
             const int j = (s >> shift << (shift + 2)) + (b << shift) + (s & ((1 << shift) - 1));
-            float *out = panel.floats + j * kLanes;
-            for (int r = 0; r < kLanes; ++r) {
-                const std::int32_t code = static_cast<std::int32_t>(words[s * kLanes + r] >> (8 * b) & 255u);
-                const std::int32_t value = format.widen == 0 ? (code ^ 128) - 128 : code - format.offset;
-                out[r] = static_cast<float>(value);
-            }
+            std::int32_t codes[kLanes];
+            for (int r = 0; r < kLanes; ++r)
+                codes[r] = (static_cast<std::int32_t>(words[s * kLanes + r] >> (8 * b) & 255u) ^ flip) - offset;
+            store(panel.floats + j * kLanes, floats(codes));
         }
 }
 
