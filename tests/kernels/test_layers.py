@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import bounds
 import numpy as np
@@ -207,7 +208,7 @@ def test_what_is_asked_for_comes_back_and_nothing_else(device: Device, rng: np.r
         run(model.stack, "tokens")
 
 
-@pytest.mark.row("E.11", "E.14", "T.20", "T.6", "H.21")
+@pytest.mark.row("E.10", "E.11", "E.14", "T.20", "T.6", "H.21")
 def test_verify_needs_a_whole_tail(device: Device, rng: np.random.Generator) -> None:
     model = tiny(device, depth=1)
     layers = Layers(device, model.stack, 40)
@@ -339,6 +340,27 @@ def test_nothing_is_allocated_per_token_and_scratch_does_not_grow(device: Device
 
     assert scratch(stack, 4096) == scratch(stack, 32)
     assert scratch(tiny(device, depth=3).stack, 32) == scratch(tiny(device, depth=1).stack, 32)
+
+
+@pytest.mark.row("S3.37", "S0.35")
+def test_a_profile_times_every_layer_and_changes_nothing(device: Device, rng: np.random.Generator) -> None:
+    """Timing of a phase or layer is the tape's own profile, asked for, instead of a line every 36th call."""
+    rows = tokens(rng, 3)
+    want = forward(Layers(device, tiny(device).stack, 8), rows, ("logits",)).logits
+    layers = Layers(device, tiny(device).stack, 8)
+    seen: list[tuple[str, float]] = []
+    tape, _ = layers._tape(3, None, every=False)
+
+    def profiled(step, fetch=()):
+        ticket, times = tape.profile(step, fetch)
+        seen.extend(times)
+        return ticket
+
+    layers._tapes[(4, None, False)] = (SimpleNamespace(play=profiled), layers._tapes[(4, None, False)][1])
+    submissions = device.submissions
+    np.testing.assert_array_equal(forward(layers, rows, ("logits",)).logits, want)
+    assert [name for name, _ in seen] == ["layer 0", "layer 1", "layer 2", "tail"]
+    assert all(seconds >= 0 for _, seconds in seen) and device.submissions == submissions + 4
 
 
 @pytest.mark.row("H.20", "H.19")

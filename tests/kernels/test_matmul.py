@@ -9,7 +9,7 @@ import pytest
 
 import shohin.devices
 from shohin import kernels
-from shohin.devices import Device, Step
+from shohin.devices import Device, Recorder, Step
 from shohin.kernels.linear_add import linear_add
 from shohin.kernels.norm_linear import norm_linear
 from shohin.kernels.norm_swiglu import FeedForward, norm_swiglu
@@ -330,6 +330,36 @@ def test_gates_of_the_contract_at_image_widths(device: Device, rng: np.random.Ge
         want = x.astype(np.float64) @ w.dense.T
         cut = x[:, :-128].astype(np.float64) @ w.dense[:, :-128].T
         bounds.check(kernels.gemm(device, w.weight, x), want, limit, {"last group dropped": cut})
+
+
+@pytest.mark.row("SC.6", "S3.47")
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 31, 63, 64, 65, 129])
+def test_rows_that_workers_do_not_divide(device: Device, rng: np.random.Generator, n: int) -> None:
+    """Every row is computed once, however many are left for the last worker."""
+    w, x = packing.matrix(device, rng, "Q1_0", n, 128), rows_of(rng, 1, 128)
+    want = x.astype(np.float64) @ w.dense.T
+    bound = bounds.product(device, x, bounds.magnitude(w.weight, w.raw))
+    last = want.copy()
+    last[0, -1] = 0
+    bounds.check(kernels.gemm(device, w.weight, x), want, bound, {"last row forgotten": last})
+
+
+@pytest.mark.row("T.3", "T.1")
+def test_every_product_is_one_kernel(host: Device, rng: np.random.Generator, monkeypatch) -> None:
+    """gemv and both GEMMs record the same op: there is no older version beside it to be called by mistake."""
+    names = []
+    add = Recorder.add
+
+    def noted(self, op, operands, writes):
+        names.append(op.name)
+        add(self, op, operands, writes)
+
+    monkeypatch.setattr(Recorder, "add", noted)
+    w, x = packing.matrix(host, rng, "F32", 4, 32), rows_of(rng, 2, 32)
+    kernels.gemv(host, w.weight, x[0])
+    kernels.gemm(host, w.weight, x)
+    kernels.gemm_f32(host, w.weight, x)
+    assert names == ["gemm"] * 3
 
 
 @pytest.mark.row("S3.48", "M.16")

@@ -10,7 +10,7 @@ import pytest
 
 from shohin import devices, kernels
 from shohin.devices import Device, Step
-from shohin.errors import BadRequest, BadShape, BadState, NoDevice, OutOfMemory
+from shohin.errors import BadRequest, BadShape, BadState, Cancelled, KernelBuild, NoDevice, OutOfMemory
 from shohin.formats.blocks import FORMATS
 from shohin.formats.tensor import Tensor
 from shohin.kernels.gemm import gemm as record_gemm
@@ -166,6 +166,53 @@ def test_bytes_that_do_not_fit_the_shape_are_refused(device: Device, change: int
         device.pack(Tensor("w", (4, 128), FORMATS["Q1_0"], data))
 
 
+@pytest.mark.row("S3.46")
+def test_the_kernels_in_use_are_named(device: Device) -> None:
+    """Built ahead of time: a device tells its tier, and an op it lacks is an error when the tape is made."""
+    named = device.tier if device.name == "cpu" else str(device.float_type)
+    assert named in device.kernels
+    if device.name == "host":
+        return  # every op has a reference
+    tape = device.recorder("test", 1)
+    x = device.buffer("x", (1, 8))
+    unknown = type("Unknown", (), {"name": "no_such_op", "parameters": lambda self: ((), ())})()
+    tape.add(unknown, (x,), writes=(0,))
+    with pytest.raises(KernelBuild, match="no_such_op"):
+        tape.finish()
+
+
+@pytest.mark.row("H.18", "H.19", "R.26")
+def test_a_cancelled_play_ends_and_leaves_the_device_working() -> None:
+    try:
+        device = devices.device("cpu", threads=2, tier="generic")
+    except ImportError as error:
+        pytest.skip(f"the native core is not built: {error}")
+    w = packing.pack(device, "w", "F32", np.eye(512)).weight
+    x = np.random.default_rng(0).standard_normal((256, 512)).astype(np.float32)
+    stream, other = (device.buffer(name, x.shape) for name in ("a", "b"))
+    tape = device.recorder("long", len(x))
+    for _ in range(200):
+        record_gemm(tape, stream, w, other, activations="exact")
+        record_gemm(tape, other, w, stream, activations="exact")
+    finished = tape.finish()
+    over = threading.Event()
+
+    def cancel() -> None:
+        while not over.wait(0.01):
+            device.cancel()
+
+    thread = threading.Thread(target=cancel)
+    device.write(stream, x)
+    thread.start()
+    try:
+        with pytest.raises(Cancelled, match="cancelled"):
+            finished.play(Step.rows_only(len(x)))
+    finally:
+        over.set()
+        thread.join(10)
+    np.testing.assert_array_equal(kernels.gemm(device, w, x), x)
+
+
 @pytest.mark.row("S3.1", "S3.2")
 def test_a_device_that_is_not_there() -> None:
     for _ in range(2):  # nothing is remembered from the failure
@@ -188,7 +235,7 @@ def test_handles_are_owned_and_counted(device: Device, rng: np.random.Generator)
     assert device.resident_bytes == before
 
 
-@pytest.mark.row("S3.19", "S3.20", "S3.21", "S3.22", "S3.42", "T.4", "T.17")
+@pytest.mark.row("S3.5", "S3.19", "S3.20", "S3.21", "S3.22", "S3.42", "T.4", "T.17")
 def test_gemm_pool_grows_each_buffer_on_its_own(device: Device, rng: np.random.Generator) -> None:
     pool = device.pool("gemm")
     small, wide, tall = (packing.matrix(device, rng, "Q1_0", n, k).weight for n, k in ((4, 128), (4, 512), (64, 128)))
