@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -15,7 +15,8 @@ from shohin.devices.device import Device
 from shohin.devices.step import Step
 from shohin.devices.tape import Call
 from shohin.errors import BadShape
-from shohin.formats.blocks.base import BlockFormat, Codes
+from shohin.formats.blocks import FORMATS, BlockFormat, Codes
+from shohin.formats.blocks.repack import to_pq2_0
 from shohin.formats.tensor import Tensor
 
 
@@ -77,10 +78,18 @@ class Host(Device):
         return "native"
 
     def pack(self, tensor: Tensor) -> Weight:
-        """Keep the tensor's own bytes; decoding happens at first use."""
+        """Keep the tensor's own bytes; decoding happens at first use.
+
+        Q2_0 blocks of 64 whose scales come in equal pairs are really blocks of 128: as PQ2_0 their inputs are
+        quantised in the groups of 128 that every other device uses.
+        """
+        source = tensor.format
+        repacked = to_pq2_0(tensor.raw(), source) if source.name == "Q2_0" and len(tensor.shape) > 1 else None
+        if repacked is not None:
+            tensor = replace(tensor, format=FORMATS["PQ2_0"], data=repacked.reshape(-1))
         held = HostWeight(tensor, self.float_type, min(128, tensor.format.block))
         nbytes = tensor.raw().size
-        return self._track(Weight(self, tensor.name, tensor.shape, tensor.format, tensor.format, nbytes, held))
+        return self._track(Weight(self, tensor.name, tensor.shape, tensor.format, source, nbytes, held))
 
     def compile(self, calls: Sequence[Call], rows: int, wanted: int) -> Any:
         """Bind each call's operands to arrays."""
