@@ -31,7 +31,10 @@ inline std::uint16_t to_half_bits(float x) {
 #if SHOHIN_TIER_AVX2
 
 inline float from_half(std::uint16_t h) { return _cvtsh_ss(h); }
-inline std::uint16_t to_half(float x) { return static_cast<std::uint16_t>(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT)); }
+inline std::uint16_t to_half(float x) {
+    const __m128i halves = _mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT);
+    return static_cast<std::uint16_t>(_mm_cvtsi128_si32(halves));
+}
 
 inline void from_halves(const std::uint16_t *h, float *out, std::int64_t n) {
     std::int64_t i = 0;

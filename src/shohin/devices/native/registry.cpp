@@ -3,6 +3,10 @@
 
 #include <cstring>
 
+#if SHOHIN_HAS_AVX2
+#include <cpuid.h>
+#endif
+
 #define SHOHIN_DECLARE(op) extern const Kernel op##_kernel;
 #define SHOHIN_ENTRY(op) &op##_kernel,
 
@@ -37,8 +41,10 @@ const Tier kGeneric = {"generic", always, generic::kKernels, count(generic::kKer
 
 #if SHOHIN_HAS_AVX2
 bool has_avx2() {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
-           __builtin_cpu_supports("f16c");
+    // Not every compiler knows f16c by name: leaf 1, ecx, bit 29.
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 29 & 1u) != 0;
+    return f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
 }
 
 const Tier kAvx2 = {"avx2", has_avx2, avx2::kKernels, count(avx2::kKernels), avx2::kFormats, avx2::kFormatCount};
