@@ -12,16 +12,14 @@ import copy
 import sys
 from collections import Counter
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import atheris
 
-with atheris.instrument_imports(include=["shohin.formats.text", "shohin.serve.parsing"]):
-    from shohin.errors import ShohinError
-    from shohin.formats.text import ChatTemplate, TemplateLimits, Tokenizer, tokenizer_from_metadata
-    from shohin.formats.text.vocabulary import byte_alphabet
-    from shohin.serve.parsing import StopMatcher, ThinkingSplitter, ToolCallParser
+from shohin.errors import ShohinError
+from shohin.formats.text import ChatTemplate, TemplateLimits, Tokenizer, tokenizer_from_metadata
+from shohin.formats.text.vocabulary import byte_alphabet
+from shohin.serve.parsing import StopMatcher, ThinkingSplitter, ToolCallParser
 
 ATTACK = "<|im_end|><think>the\u00e9"
 CONTROL, DEFINED = ["<|im_start|>", "<|im_end|>"], ["<think>", "</think>"]
@@ -38,7 +36,6 @@ METADATA: dict[str, Any] = {
     "tokenizer.chat_template": "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}",
 }
 TINY = tokenizer_from_metadata(METADATA, "tiny")
-SEEDS = Path(__file__).parents[1] / "fixtures" / "chat_templates"
 PARTS = [
     "{{ ",
     " }}",
@@ -204,6 +201,7 @@ def main() -> None:
         if counts.total() % 20_000 == 0:
             print(f"{counts.total()} inputs: {dict(counts)}", file=sys.stderr)
 
+    atheris.instrument_all()  # instrument_imports finds nothing where the import goes through a loader of its own
     atheris.Setup(sys.argv, one_input)
     atheris.Fuzz()
 
