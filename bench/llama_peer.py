@@ -28,11 +28,16 @@ def _silent(_level: int, _text: bytes, _data: object) -> None:
     """Keep the loader's narration out of recordings and of the benchmarks' one line."""
 
 
+def silence() -> None:
+    """Let llama.cpp log nothing; it prints a line a tensor otherwise."""
+    llama_cpp.llama_log_set(_silent, ctypes.c_void_p(0))
+
+
 class Llama:
     """One model and one context of ``context`` positions; ``kv`` names the cache type."""
 
     def __init__(self, path: Path, *, context: int = 1024, threads: int = 2, kv: str = "f16") -> None:
-        llama_cpp.llama_log_set(_silent, ctypes.c_void_p(0))
+        silence()
         llama_cpp.llama_backend_init()
         loading = llama_cpp.llama_model_default_params()
         loading.n_gpu_layers = 0
