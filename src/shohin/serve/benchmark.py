@@ -63,8 +63,8 @@ def run_bench(
 
     decode_tokens_per_s; prefill_tokens_per_s: prompt ids a second up to the first token's choice, first_token_s.
     bytes_per_token: of the file's format, all layers and the head. read_bandwidth_gb_s: 10^9 bytes a second, what the
-    same threads read here and now. decode_over_floor: time of a decoded token over the time that reading its bytes
-    takes, so 1 is the best there is. peak_memory_bytes: of the process, before the bandwidth was measured.
+    same threads read here and now. decode_over_floor: tokens a second over those that this bandwidth allows, so 1 is
+    the best there is. peak_memory_bytes: of the process, before the bandwidth was measured.
     device, kernels, threads (None where the device has none), activations, kv, prompt_tokens, generated_tokens, repeat.
 
     BadRequest where prompt and answer do not fit the context; errors of ``generate`` otherwise.
@@ -91,7 +91,7 @@ def run_bench(
         "prefill_tokens_per_s": load.prompt / first,
         "bytes_per_token": model.bytes_per_token,
         "read_bandwidth_gb_s": speed / 1e9,
-        "decode_over_floor": each / (model.bytes_per_token / speed),
+        "decode_over_floor": model.bytes_per_token / speed / each,
         "first_token_s": first,
         "peak_memory_bytes": peak,
         "device": model.device.name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from typing import Annotated, Any
 
@@ -223,16 +222,18 @@ def bench(
     as_json: opt.Json = False,
 ) -> None:
     """Measure prefill and decode beside what the memory allows."""
+    from shohin.serve.benchmark import Load
     from shohin.serve.cli.bench import Setup
     from shohin.serve.cli.bench import bench as measure
 
-    if synthetic is not None and (model is not None or "-m" in sys.argv or "--model" in sys.argv):
+    if synthetic is not None and model is not None:
         raise BadRequest("give a model or --synthetic, not both", param="synthetic")
+    if keep is not None and synthetic is None:
+        raise BadRequest("--keep writes a synthetic model; name one with --synthetic", param="keep")
     name = None if synthetic else chosen("bench", model, model_flag)
-    context = prompt_tokens + generate_tokens
-    load = loading(device, threads, activations, context, kv, dialect, offline)
-    setup = Setup(synthetic, fmt, keep, prompt_tokens, generate_tokens, repeat, seed)
-    measure(name, setup, load, as_json)
+    work = Load(prompt_tokens, generate_tokens, repeat, seed)
+    load = loading(device, threads, activations, prompt_tokens + generate_tokens, kv, dialect, offline)
+    measure(name, Setup(synthetic, fmt, keep, seed, work), load, as_json)
 
 
 def loading(
@@ -290,23 +291,19 @@ def bias(item: str) -> tuple[int, float]:
 
 
 def main() -> None:
-    """Entry point: our errors end with status 1, wrong usage with 2, Ctrl-C with 130, a closed pipe quietly."""
+    """Entry point. Exit status: 1 for our errors, 2 for wrong usage, 130 for Ctrl-C; a closed pipe ends quietly."""
     command = typer.main.get_command(app)
     try:
         status = command(standalone_mode=False)
     except ShohinError as error:
         report(error, "--json" in sys.argv)
         status = 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         note("")
         status = 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
     except Exception as error:
+        # Wrong usage comes as an exception of the parser's own, which knows how to show itself.
         if not hasattr(error, "show") or not hasattr(error, "exit_code"):
-            if type(error).__name__ == "Abort":
-                sys.exit(130)
             raise
         error.show()
         status = error.exit_code

@@ -1,0 +1,5 @@
+"""``python -m shohin`` is the ``shohin`` command."""
+
+from shohin.serve.cli import main
+
+main()
