@@ -95,7 +95,7 @@ class Cpu(Device):
             raise BadShape(f"device cpu: {error}") from None
 
     def run(self, program: Any, first: int, last: int, step: Step) -> None:
-        """One native call. Ctrl-C and ``cancel`` end it at the next piece of work, which leaves outputs half written."""
+        """One native call. Ctrl-C and ``cancel`` end it at the next piece of work and leave outputs half written."""
         try:
             finished = program.run(first, last, step.tokens, step.positions, step.sequences, step.pages, step.wanted)
         except ValueError as error:
