@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from doors.conftest import Shohin
 
 RUN_KEYS = {"text", "ids", "prompt_tokens", "generated_tokens", "finish_reason", "seconds"}
@@ -240,21 +241,21 @@ def start(*args: object) -> subprocess.Popen[bytes]:
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_interrupt_ends_run_with_130(shohin: Shohin, tiny: Path) -> None:
-    process = start("run", tiny, "-p", "x", "--raw", "--temp", "1", "--logit-bias", "282=-100")
-    assert process.stdout is not None
-    process.stdout.read(1)  # it has begun to write
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    with start("run", tiny, "-p", "x", "--raw", "--temp", "1", "--logit-bias", "282=-100") as process:
+        assert process.stdout is not None
+        process.stdout.read(1)  # it has begun to write
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
     assert process.returncode in (0, 130), err
     assert b"Traceback" not in err
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
 def test_a_closed_pipe_ends_quietly(shohin: Shohin, tiny: Path) -> None:
-    process = start("run", tiny, "-p", "x", "--raw", "--temp", "1", "--logit-bias", "282=-100")
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.read(1)
-    process.stdout.close()
-    err = process.stderr.read()
-    assert process.wait(timeout=20) != 0
+    with start("run", tiny, "-p", "x", "--raw", "--temp", "1", "--logit-bias", "282=-100") as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        err = process.stderr.read()
+    assert process.returncode != 0
     assert err == b""

@@ -29,7 +29,7 @@ def kept(logits: Any, params: SamplingParams) -> list[int]:
     return list(range(len(x))) if found.ids is None else found.ids.tolist()
 
 
-@pytest.mark.row("C22")
+@pytest.mark.row("C22", "M.19")
 def test_table_of_orders(cases: Path) -> None:
     for row in json.loads((cases / "sampling" / "order.json").read_text()):
         settings = {k: row[k] for k in ("temperature", "top_k", "top_p", "min_p") if k in row}

@@ -26,7 +26,7 @@ class Setup:
 
     def weights(self) -> Weights:
         """Random weights in memory, or written to the file that was named and opened from there."""
-        if self.synthetic not in SHAPES:
+        if self.synthetic is None or self.synthetic not in SHAPES:
             raise BadRequest(
                 f"--synthetic is {self.synthetic!r}, expected one of {', '.join(SHAPES)}", param="synthetic"
             )
