@@ -10,7 +10,7 @@ import pytest
 from forwarding import prompt_logits
 from memory_models import Sizes
 from numpy.typing import NDArray
-from oracle import ORACLES, Oracle, transformers_logits
+from transformers_oracle import ORACLES, Oracle, transformers_logits
 
 from shohin.devices import device
 from shohin.models import build
