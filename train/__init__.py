@@ -1,0 +1,1 @@
+"""How shohin's own small model is made: sources, tokenizer, quantisation-aware training, evaluation, export."""
