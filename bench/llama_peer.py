@@ -1,7 +1,7 @@
 """llama.cpp through llama-cpp-python: the oracle of the recorded fixtures and the peer of the benchmarks.
 
-Every setting that changes numbers is given here and nowhere else: CPU only, flash attention off (its own online
-softmax keeps partial sums in half precision), no automatic start token beyond what the file asks for.
+Every setting that changes numbers is given here and nowhere else: CPU only, flash attention off unless
+asked for, no automatic start token beyond what the file asks for.
 """
 
 from __future__ import annotations
@@ -34,9 +34,14 @@ def silence() -> None:
 
 
 class Llama:
-    """One model and one context of ``context`` positions; ``kv`` names the cache type."""
+    """One model and one context of ``context`` positions; kv: the cache type, flash: use flash attention.
 
-    def __init__(self, path: Path, *, context: int = 1024, threads: int = 2, kv: str = "f16") -> None:
+    Closing is left to the caller: a context and a model are freed by ``close`` only.
+    """
+
+    def __init__(
+        self, path: Path, *, context: int = 1024, threads: int = 2, kv: str = "f16", flash: bool = False
+    ) -> None:
         silence()
         llama_cpp.llama_backend_init()
         loading = llama_cpp.llama_model_default_params()
@@ -48,7 +53,9 @@ class Llama:
         settings.n_ctx = context
         settings.n_batch = settings.n_ubatch = min(context, 512)
         settings.n_threads = settings.n_threads_batch = threads
-        settings.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        settings.flash_attn_type = (
+            llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED if flash else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        )
         settings.type_k = settings.type_v = KV_TYPES[kv]
         settings.offload_kqv = False
         self._context = llama_cpp.llama_init_from_model(self._model, settings)
