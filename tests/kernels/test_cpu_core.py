@@ -200,6 +200,31 @@ def test_cancel_ends_a_long_play_and_the_next_one_is_whole(rng: np.random.Genera
     np.testing.assert_array_equal(tape.play(Step.rows_only(64), ("out",))["out"], want)
 
 
+@pytest.mark.row("H.18")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_cancel_drops_the_rest_of_a_stage(rng: np.random.Generator, threads: int) -> None:
+    """A play of one call: after a cancel in its middle some outputs were never computed."""
+    pool, zero = _core.Pool(threads), np.zeros(128, np.int32)
+    x = rng.standard_normal((128, 1024)).astype(np.float32)
+    out = np.full((128, 8192), np.nan, np.float32)
+    weight = np.zeros((8192, FORMATS["Q1_0"].nbytes(1024)), np.uint8)
+    ops = [(x, "float32", x.shape), (weight, "Q1_0", (8192, 1024)), (out, "float32", out.shape)]
+    program = _core.Program([("gemm", ops, [0], [])], 128, 128, pool, "generic")
+    begin = time.perf_counter()
+    assert program.run(0, 1, zero, zero, zero, TABLE, NONE)
+    whole = time.perf_counter() - begin
+    assert not np.isnan(out).any()
+    for attempt in range(10):  # on a busy machine the timer may miss the middle
+        out[:] = np.nan
+        timer = threading.Timer(whole * (attempt + 1) / 16, pool.cancel)
+        timer.start()
+        finished = program.run(0, 1, zero, zero, zero, TABLE, NONE)
+        timer.join()
+        if not finished and np.isnan(out).any() and not np.isnan(out).all():
+            return
+    pytest.fail(f"ten cancels within {whole:.3f} s dropped nothing")
+
+
 INTERRUPTED = """
 import os, signal, threading, time
 import numpy as np
@@ -258,6 +283,35 @@ def test_a_forked_child_plays_too(rng: np.random.Generator) -> None:
         time.sleep(0.01)
     assert os.waitstatus_to_exitcode(status) == 0
     np.testing.assert_array_equal(tape.play(Step.rows_only(9), ("out",))["out"], want)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_child_forked_in_the_middle_of_a_play_plays_too() -> None:
+    """The parent's play holds the pool for ever as far as the child can see."""
+    assert "child 0" in run_script(
+        """
+        import os, signal, threading, time, warnings
+        import numpy as np
+        from shohin import _core
+        warnings.simplefilter("ignore")
+        x = (np.ones((64, 1024), np.float32), "float32", (64, 1024))
+        w = (np.zeros(512 * 8 * 18, np.uint8), "Q1_0", (512, 1024))
+        out = (np.zeros((64, 512), np.float32), "float32", (64, 512))
+        pool, zero = _core.Pool(2), np.zeros(64, np.int32)
+        program = _core.Program([("gemm", [x, w, out], [1], [])] * 20000, 64, 64, pool, "generic")
+        args = (zero, zero, zero, np.zeros((1, 0), np.int32), zero[:0])
+        thread = threading.Thread(target=program.run, args=(0, 20000, *args))
+        thread.start()
+        time.sleep(0.2)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            os._exit(0 if program.run(0, 1, *args) else 1)
+        print("child", os.waitpid(child, 0)[1])
+        pool.cancel()
+        thread.join()
+        """
+    )
 
 
 @pytest.mark.row("S3.3", "S3.19")
