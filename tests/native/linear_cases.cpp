@@ -116,6 +116,30 @@ void add_odd_inputs(std::vector<Case> &list, const Format &format) {
         }
 }
 
+// Sums at their largest: equal codes, and inputs that all become 127, all -127, or the two in turn.
+Setup flat_gemm(const Linear &at, std::uint64_t seed, std::uint8_t byte) {
+    Setup setup(seed, at.m, 0);
+    setup.floats({setup.capacity(), at.k});
+    for (std::int64_t j = 0; j < at.k; ++j) {
+        setup.put(j, 1.0f);
+        setup.put(at.k + j, -1.0f);
+        setup.put(2 * at.k + j, j % 2 == 0 ? 1.0f : -1.0f);
+    }
+    setup.flat_weight(at.format, at.n, at.k, byte);
+    setup.output("float32", {setup.capacity(), at.n});
+    setup.call("gemm", {at.int8}, {});
+    return setup;
+}
+
+void add_largest_sums(std::vector<Case> &list, const Format &format) {
+    if (!format.quantised) return;
+    for (const int byte : {0x00, 0x7F, 0x80, 0xFF}) {
+        const Linear at{format.name, 2048, 11, 3, 1};
+        const std::string name = at.family("gemm") + " of bytes " + std::to_string(byte);
+        list.push_back({name, "", [=] { return flat_gemm(at, seed_of(name), static_cast<std::uint8_t>(byte)); }});
+    }
+}
+
 }  // namespace
 
 void add_linear_cases(std::vector<Case> &list) {
@@ -130,6 +154,7 @@ void add_linear_cases(std::vector<Case> &list) {
                 add(list, "norm_swiglu", {format.name, k, 13, m, int8}, norm_swiglu);
             }
         add_odd_inputs(list, format);
+        add_largest_sums(list, format);
     }
     for (const char *format : {"Q1_0", "PQ2_0", "Q2_0", "Q4_1", "F32"})
         for (std::int64_t int8 = 0; int8 < 2; ++int8)

@@ -79,8 +79,14 @@ void Setup::vector(std::int64_t columns) {
 
 void Setup::weight(const std::string &format, std::int64_t rows, std::int64_t columns) {
     Random random = stream();
-    const std::vector<std::uint8_t> packed = random_weight(format, rows, columns, random);
-    std::memcpy(add(format, {rows, columns}, packed.size(), false), packed.data(), packed.size());
+    const std::vector<std::uint8_t> bytes = random_weight(format, rows, columns, random);
+    std::memcpy(add(format, {rows, columns}, bytes.size(), false), bytes.data(), bytes.size());
+}
+
+void Setup::flat_weight(const std::string &format, std::int64_t rows, std::int64_t columns, std::uint8_t byte) {
+    Random random = stream();
+    const std::vector<std::uint8_t> bytes = flat_codes(format, rows, columns, byte, random);
+    std::memcpy(add(format, {rows, columns}, bytes.size(), false), bytes.data(), bytes.size());
 }
 
 void Setup::output(const std::string &kind, const Shape &shape) {

@@ -27,6 +27,8 @@ public:
     void floats(const Shape &shape, bool written = false);
     void vector(std::int64_t columns);  // a norm weight
     void weight(const std::string &format, std::int64_t rows, std::int64_t columns);
+    // The same with every byte that is not a scale equal to `byte`: the largest codes, for sums that might overflow.
+    void flat_weight(const std::string &format, std::int64_t rows, std::int64_t columns, std::uint8_t byte);
     void output(const std::string &kind, const Shape &shape);
     void cache(const std::string &kind, const Shape &shape);  // keys or values of earlier tokens
     void scales(const Shape &shape);                          // their scales

@@ -1,6 +1,8 @@
 #include "weights.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "devices/native/registry.hpp"
 #include "setup.hpp"
@@ -38,6 +40,21 @@ void fill_plain(const std::string &format, std::vector<std::uint8_t> &data, Rand
     }
 }
 
+const shohin::Format &format_named(const std::string &name) {
+    const shohin::Format *found = shohin::tiers().front()->format(name.c_str());
+    if (found == nullptr) give_up("no tier reads the format " + name);
+    return *found;
+}
+
+void put_scales(const shohin::Format &format, std::vector<std::uint8_t> &data, Random &random) {
+    const std::string name = format.name;
+    const auto known = std::find_if(std::begin(kScales), std::end(kScales), [&](const Scales &s) { return name == s.format; });
+    if (known == std::end(kScales)) give_up("tests/native/weights.cpp does not know where the scales of " + name + " lie");
+    for (std::size_t block = 0; block < data.size(); block += static_cast<std::size_t>(format.bytes))
+        for (const int at : known->at)
+            if (at >= 0) put_half(&data[block + static_cast<std::size_t>(at)], random_half(random));
+}
+
 }  // namespace
 
 std::uint16_t random_half(Random &random) {
@@ -49,21 +66,22 @@ std::uint16_t random_half(Random &random) {
 
 std::vector<std::uint8_t> random_weight(const std::string &format, std::int64_t rows, std::int64_t columns,
                                         Random &random) {
-    const shohin::Format *found = shohin::tiers().front()->format(format.c_str());
-    if (found == nullptr) give_up("no tier reads the format " + format);
-    std::vector<std::uint8_t> data(static_cast<std::size_t>(rows * columns / found->block * found->bytes));
-    if (!found->quantised) {
+    const shohin::Format &found = format_named(format);
+    std::vector<std::uint8_t> data(static_cast<std::size_t>(rows * columns / found.block * found.bytes));
+    if (!found.quantised) {
         fill_plain(format, data, random);
         return data;
     }
-    const Scales *scales = nullptr;
-    for (const Scales &known : kScales)
-        if (format == known.format) scales = &known;
-    if (scales == nullptr) give_up("tests/native/weights.cpp does not know where the scales of " + format + " lie");
     for (std::uint8_t &byte : data) byte = static_cast<std::uint8_t>(random.next() >> 56);
-    for (std::size_t block = 0; block < data.size(); block += static_cast<std::size_t>(found->bytes))
-        for (const int at : scales->at)
-            if (at >= 0) put_half(&data[block + static_cast<std::size_t>(at)], random_half(random));
+    put_scales(found, data, random);
+    return data;
+}
+
+std::vector<std::uint8_t> flat_codes(const std::string &format, std::int64_t rows, std::int64_t columns,
+                                     std::uint8_t byte, Random &random) {
+    const shohin::Format &found = format_named(format);
+    std::vector<std::uint8_t> data(static_cast<std::size_t>(rows * columns / found.block * found.bytes), byte);
+    put_scales(found, data, random);
     return data;
 }
 

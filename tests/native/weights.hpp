@@ -15,4 +15,8 @@ std::uint16_t random_half(Random &random);
 std::vector<std::uint8_t> random_weight(const std::string &format, std::int64_t rows, std::int64_t columns,
                                         Random &random);
 
+// The same with every byte that is not a scale equal to `byte`.
+std::vector<std::uint8_t> flat_codes(const std::string &format, std::int64_t rows, std::int64_t columns,
+                                     std::uint8_t byte, Random &random);
+
 }  // namespace check
