@@ -9,6 +9,8 @@ from shohin.devices import Step
 
 
 def main() -> None:
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     model, tokenizer = shohin.load(sys.argv[1])
     ids = tokenizer.encode(sys.argv[2])
     pages = np.arange(model.cache.pages).reshape(1, -1)

@@ -18,7 +18,7 @@ def ops() -> list[str]:
     """Ops that have a kernel."""
 
 class Pool:
-    """A pool of ``threads`` threads, the caller included. One play at a time: others wait. It works in a forked child."""
+    """A pool of ``threads`` threads, the caller included. One play at a time: others wait; works in a forked child."""
 
     def __init__(self, threads: int) -> None: ...
     @property
@@ -38,7 +38,7 @@ class Program:
         tier: str,
     ) -> None:
         """calls: (op, operands, whole parameters, fractional parameters); an operand is (contiguous array, dtype or
-        format name, shape) or None. ValueError for operands that don't fit the op, IndexError for an op without a kernel.
+        format name, shape) or None. ValueError: operands that don't fit the op; IndexError: an op without a kernel.
         """
 
     @property

@@ -52,7 +52,7 @@ def test_fields_and_their_relations(model: Model) -> None:
 
 
 def test_bytes_are_those_of_the_files_format(model: Model) -> None:
-    """Two layers of q, k, v, o, gate, up, down and the tied head at 18 bytes for 128 weights (formats.md 2.2)."""
+    """Two layers of q, k, v, o, gate, up, down and the tied head at 18 bytes for 128 weights."""
     layer = 128 * (128 + 64 + 64 + 128 + 3 * 256)
     assert run_bench(model, Load(4, 2), bandwidth=gigabyte_a_second)["bytes_per_token"] == (
         (2 * layer + 384 * 128) * 18 // 128

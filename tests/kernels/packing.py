@@ -17,7 +17,7 @@ from shohin.formats.tensor import Tensor
 QUANTISED = tuple(name for name, fmt in FORMATS.items() if fmt.quantised)
 FLOATS = ("F32", "F16", "BF16")
 
-# Where the 2-bit formats keep their codes; the other bytes are the scale (formats.md 11.2 to 11.4).
+# Where the 2-bit formats keep their codes; the other bytes are the scale.
 CODE_BYTES = {"Q2_0": slice(2, 18), "Q2_0_G128": slice(2, 34), "PQ2_0": slice(2, 34), "TQ2_0_G128": slice(0, 32)}
 
 

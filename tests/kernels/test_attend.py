@@ -154,7 +154,7 @@ def test_grouped_causal_attention_against_torch(device: Device, rng: np.random.G
 
 @pytest.mark.row("M.5", "M.6")
 def test_rope_vector_of_the_format_document(device: Device) -> None:
-    """formats.md 11.15: (1, 2, 3, 4), head_dim 4, theta 1e4, position 1, read back from the key cache."""
+    """A worked vector: (1, 2, 3, 4), head_dim 4, theta 1e4, position 1, read back from the key cache."""
     want = {
         "half": [-1.98411065, 1.95990067, 2.46237780, 4.01979967],
         "adjacent": [-1.14263966, 1.92207560, 2.95985067, 4.02979950],
@@ -226,7 +226,7 @@ def test_any_split_into_steps_gives_the_same_rows(device: Device, rng: np.random
 
 @pytest.mark.row("M.1", "M.17", "S0.3")
 def test_f16_store_rounds_once_to_nearest_even(device: Device) -> None:
-    """formats.md 11.15 through the value cache, which no rotation touches."""
+    """Roundings to f16 through the value cache, which no rotation touches."""
     pairs = [(0.1, 0x2E66), (1 / 3, 0x3555), (65519, 0x7BFF), (65520, 0x7C00), (6e-8, 0x0001), (2.9e-8, 0)]
     pairs += [(2049, np.float16(2048).view(np.uint16)), (2051, np.float16(2052).view(np.uint16))]
     rig = Rig(device, Heads(1, 1, 8), "f16", 1)

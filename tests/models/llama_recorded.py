@@ -67,7 +67,7 @@ class Difference:
         return float(np.sqrt(np.square(self.values).mean()))
 
     def unexplained(self) -> list[str]:
-        """Steps that pick another id although the gap is not below twice the largest difference (``design.md`` 4)."""
+        """Steps that pick another id although the gap is not below twice the largest difference."""
         wrong = np.flatnonzero((self.ours != self.theirs) & (self.gap >= 2 * self.largest))
         return [
             f"step {i}: {self.ours[i]} instead of {self.theirs[i]}, gap {self.gap[i]:.4f}, largest difference "

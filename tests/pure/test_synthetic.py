@@ -16,7 +16,7 @@ from shohin.formats.text import tokenizer_from_metadata
 SMALL = ModelShape("small", 256, 2, 4, 2, 512, head=64, vocabulary=600, yarn=Yarn(4.0, 8192))
 GRID = ["Q1_0", "Q2_0", "Q2_0_G128", "PQ2_0", "TQ2_0_G128", "TQ2_0", "PTQ1_0", "TQ1_0"]
 
-# formats.md 1.2: bytes of the quantised tensors, and of the norms.
+# From the published sizes of the Bonsai files: bytes of the quantised tensors, and of the norms.
 PUBLISHED = {
     ("bonsai-8b", "Q1_0"): 1_151_471_232,
     ("bonsai-4b", "Q1_0"): 565_535_880,

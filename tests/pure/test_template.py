@@ -8,7 +8,6 @@ import runpy
 import threading
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +226,7 @@ def test_renderings_in_several_threads_have_budgets_of_their_own(qwen3_source: s
         ),
         ("{% for x in [[1, [2]], [3]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}", "123"),
         ("  {% if true %}\n a\n  {% endif %}\nb\n", " a\nb"),
-        ("{{ strftime_now('%Y-%m-%d') }}", datetime.now().strftime("%Y-%m-%d")),
+        ("{{ strftime_now('%Y')|length }}", "4"),
     ],
 )
 def test_features_beside_the_cases(source: str, expected: str) -> None:

@@ -61,7 +61,7 @@ class Weight:
 
     @property
     def group(self) -> int:
-        """Inputs that share one activation scale (``design.md`` 4); 1 for float formats, which are never quantised."""
+        """Inputs that share one activation scale; 1 for float formats, which are never quantised."""
         return min(128, self.format.block)
 
     def expect(self, what: str, shape: tuple[int, ...], device: Device) -> None:

@@ -11,7 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from shohin.errors import BadFile, BadRequest
+from shohin.errors import BadFile, BadRequest, ShohinError
+
+# How long the hub may take to say which files a repository holds.
+HUB_SECONDS = 15
 
 _ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(?:/(?P<file>[^:]+\.gguf)|:(?P<quant>[\w.-]+))?", re.ASCII)
 _PART = re.compile(r"-(?P<no>\d{5})-of-(?P<count>\d{5})$")
@@ -138,7 +141,9 @@ def _downloaded(wanted: HubId, progress: bool) -> Path:
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     try:
-        files = huggingface_hub.list_repo_files(wanted.repo)
+        files = [
+            entry.rfilename for entry in huggingface_hub.model_info(wanted.repo, timeout=HUB_SECONDS).siblings or ()
+        ]
         if wanted.file is not None and wanted.file not in files:
             listed = "\n".join(f"  {f}" for f in sorted(files) if f.endswith(".gguf")) or "  (no .gguf files)"
             raise _missing(f"{wanted.repo} has no file {wanted.file}; it holds\n{listed}")
@@ -155,9 +160,13 @@ def _downloaded(wanted: HubId, progress: bool) -> Path:
             f"{wanted.repo}: there is no such file or folder here and no such repository on Hugging Face, or it is "
             f"private ({_first_line(error)})"
         ) from error
-    except (OSError, ValueError) as error:
+    except ShohinError:
+        raise
+    except Exception as error:
+        # The hub's transport has changed its library, and with it its errors, between versions.
         raise BadFile(
-            f"{wanted.repo}: could not be downloaded: {_first_line(error)}; run it again to resume"
+            f"{wanted.repo}: there is no such file or folder here, and it could not be downloaded: "
+            f"{_first_line(error)}; run it again to resume"
         ) from error
 
 

@@ -71,7 +71,7 @@ def check_formats(weights: Weights, slots: Iterable[Slot], device: Device) -> No
 
 
 def streamed_bytes(slots: Iterable[Slot], format_of: Callable[[str], BlockFormat]) -> int:
-    """File bytes of all layers' matrices and the head: what decoding one token has to read (formats.md 1.2)."""
+    """File bytes of all layers' matrices and the head: what decoding one token has to read."""
     return sum(slot.shape[0] * format_of(slot.name).nbytes(slot.shape[1]) for slot in slots if slot.streamed)
 
 

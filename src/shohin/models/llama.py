@@ -1,4 +1,4 @@
-"""``llama``: Llama, SmolLM2 and others that GGUF files call so (formats.md 1.2b).
+"""``llama``: Llama, SmolLM2 and others that GGUF files call so.
 
 No QK-norm. The converter interleaves the rows of ``attn_q`` and ``attn_k``, so that RoPE rotates neighbours.
 ``rope_freqs.weight`` divides the frequencies pair by pair (Llama 3's scaling). Old files leave out RoPE's base: 10000.

@@ -1,4 +1,4 @@
-"""``qwen3``: Qwen3 and the dense Bonsai models (formats.md 1.2).
+"""``qwen3``: Qwen3 and the dense Bonsai models.
 
 Per-head RMSNorm of q and k before RoPE, which rotates the two halves of a head; static YaRN where the file asks for it.
 The head length stands in ``attention.key_length`` and need not be width / heads (case C40).

@@ -77,7 +77,7 @@ def rms_factor(x: Floats, eps: float) -> Floats:
 
 
 def quantise(v: NDArray[np.float32], group: int, float_type: np.dtype[Any], factor: Floats | None = None) -> Quantised:
-    """Codes round-half-even(v * (127 / a)) with a = max|v| of the group, scale = factor * a / 127 (``design.md`` 4).
+    """Codes round-half-even(v * (127 / a)) with a = max|v| of the group, scale = factor * a / 127.
 
     v is float32 on every device, so that the codes are the same everywhere. A group below 1.5e-36 becomes zeros with
     scale 0. A group with NaN or infinity gets scale NaN, which reaches the logits and the status of ``pick``.

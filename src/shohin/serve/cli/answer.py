@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from shohin.errors import BadRequest
 from shohin.generate import Hooks
 from shohin.models import Model
 from shohin.serve.cli.output import emit, note, progress_bar, write_text
@@ -75,12 +76,14 @@ def prompt_ids(loaded: Loaded, text: str, *, raw: bool, system: str | None, thin
 def answer(name: str, text: str, job: Job, *, raw: bool, system: str | None, think: bool | None) -> None:
     """Load, answer, print."""
     parse_profile(job.profile)
+    if not text:
+        raise BadRequest("the prompt is empty: give -p TEXT, or text on standard input", param="prompt")
     loaded = load_model(name, job)
     ids = prompt_ids(loaded, text, raw=raw, system=system, think=think)
     with profiled(job, loaded.model) as hooks:
         completion = stream_generate(loaded.model, loaded.tokenizer, ids, hooks=hooks, **job.sampling)
         with completion:
-            responses = list(show(completion, quiet=job.as_json))
+            responses = collect(completion, quiet=job.as_json)
     if job.as_json:
         emit(summary(loaded, completion, responses))
     else:
@@ -88,12 +91,19 @@ def answer(name: str, text: str, job: Job, *, raw: bool, system: str | None, thi
         rates(completion)
 
 
-def show(completion: Completion, *, quiet: bool) -> Iterator[Response]:
-    """Pass responses on, writing their text as it comes."""
-    for response in completion:
-        if not quiet and response.text:
-            write_text(response.text)
-        yield response
+def collect(completion: Completion, *, quiet: bool) -> list[Response]:
+    """All responses, their text written as it comes; after Ctrl-C the terminal's line is ended."""
+    responses = []
+    try:
+        for response in completion:
+            if not quiet and response.text:
+                write_text(response.text)
+            responses.append(response)
+    except KeyboardInterrupt:
+        if not quiet:
+            write_text("\n")
+        raise
+    return responses
 
 
 def summary(loaded: Loaded, completion: Completion, responses: list[Response]) -> dict[str, Any]:

@@ -42,6 +42,24 @@ def chosen(command: str, model: str | None, flag: str | None) -> str:
     return name
 
 
+def show_version(wanted: bool) -> None:
+    """Print the version and end."""
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"shohin {version('shohin')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Runs 1-bit and ternary language models."""
+
+
 @app.command()
 def run(
     model: opt.Model = None,
@@ -207,7 +225,9 @@ def bench(
         str | None,
         typer.Option("--synthetic", help="bonsai-1.7b, bonsai-4b or bonsai-8b: real shapes, random weights."),
     ] = None,
-    fmt: Annotated[str, typer.Option("--format", help="q1_0, pq2_0, q2_0, tq2_0, ptq1_0.")] = "q1_0",
+    fmt: Annotated[
+        str, typer.Option("--format", help="q1_0, pq2_0, q2_0, tq2_0, ptq1_0, or another that shohin info lists.")
+    ] = "q1_0",
     keep: Annotated[str | None, typer.Option("--keep", metavar="FILE", help="Write the synthetic model here.")] = None,
     prompt_tokens: Annotated[int, typer.Option("-p", "--prompt-tokens")] = 512,
     generate_tokens: Annotated[int, typer.Option("-n", "--generate-tokens")] = 128,
@@ -306,5 +326,7 @@ def main() -> None:
         if not hasattr(error, "show") or not hasattr(error, "exit_code"):
             raise
         error.show()
+        if "--json" in sys.argv:
+            emit({"error": {"message": str(error), "type": "usage", "param": None, "code": "usage"}})
         status = error.exit_code
     sys.exit(status if isinstance(status, int) else 0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from shohin.errors import BadRequest, UnsupportedFormat
+from shohin.errors import BadRequest, ContextFull, UnsupportedFormat
 from shohin.generate import Hooks, Session
 from shohin.serve.cli.answer import Job, Loaded, load_model, profiled, rates, summary
 from shohin.serve.cli.output import emit, note, write_text
@@ -62,6 +62,9 @@ class Talk:
         except KeyboardInterrupt:
             note("\n[stopped]")
         screen.finish()
+        model, times = self.loaded.model, completion.timings
+        if times.prompt_tokens + times.generated_tokens >= model.context:
+            note(f"\n[cut: the context of {model.context} tokens is full; /reset forgets, --ctx-size gives more]")
         self.said += [{"role": "user", "content": text}, {"role": "assistant", "content": screen.content}]
         if job.as_json:
             emit(summary(self.loaded, completion, responses))
@@ -114,7 +117,8 @@ def chat(name: str, job: Job, *, system: str | None, think: bool | None) -> None
             except EOFError:
                 return
             except BadRequest as error:
-                note(f"shohin: {error}")
+                hint = "; /reset forgets the conversation" if isinstance(error, ContextFull) else ""
+                note(f"shohin: {error}{hint}")
                 if job.as_json:
                     emit(
                         {

@@ -66,7 +66,10 @@ def progress_bar() -> Iterator[Progress | None]:
 
 
 def read_prompt(prompt: str | None) -> str:
-    """The prompt as given; ``-``, or none with a pipe on standard input, reads all of it as UTF-8."""
+    """The prompt as given; ``-``, or none with a pipe on standard input, reads all of it as UTF-8.
+
+    Of piped text one final line end is dropped: ``echo`` and editors put it there, and to a model it is a token.
+    """
     from shohin.errors import BadRequest
 
     if prompt is not None and prompt != "-":
@@ -74,6 +77,7 @@ def read_prompt(prompt: str | None) -> str:
     if prompt is None and sys.stdin.isatty():
         raise BadRequest("no prompt: give -p TEXT, or -p - to read standard input", param="prompt")
     try:
-        return sys.stdin.buffer.read().decode("utf-8")
+        text = sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadRequest(f"standard input is not UTF-8: {error}", param="prompt") from None
+        raise BadRequest(f"standard input is not UTF-8: byte {error.start} is wrong", param="prompt") from None
+    return text.removesuffix("\n").removesuffix("\r")
