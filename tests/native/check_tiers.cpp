@@ -29,7 +29,7 @@ using shohin::Tier;
 
 Setup played(const Case &at, const Tier &tier, Pool &pool) {
     Setup setup = at.make();
-    setup.play(setup.program(tier, pool.threads()), pool);
+    setup.play(setup.program(tier, pool), pool);
     return setup;
 }
 
@@ -135,7 +135,7 @@ int repeat(const Tier &tier, char **arguments) {
     setup.weight(format, n, k);
     setup.output("float32", {setup.capacity(), n});
     setup.call("gemm", {1}, {});
-    const shohin::Program program = setup.program(tier, 1);
+    const shohin::Program program = setup.program(tier, pool);
     const auto begin = std::chrono::steady_clock::now();
     for (std::int64_t i = 0; i < times; ++i) setup.play(program, pool);
     const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - begin;

@@ -79,7 +79,7 @@ Setup norm_linear_tail(const Linear &at, std::uint64_t seed) { return norm_linea
 std::vector<std::pair<std::int64_t, std::int64_t>> shapes(const Format &format) {
     if (!format.quantised) return {{13, 1}, {64, 9}, {515, 21}};
     const std::int64_t block = format.block;
-    return {{block, 1}, {3 * block, 9}, {5 * block, 37}};
+    return {{block, 1}, {3 * block, 9}, {5 * block, 75}};
 }
 
 // What must not pass as a number, and what is nearly none: an input of zeros, denormals, infinity, not-a-number.
@@ -110,7 +110,7 @@ Setup odd_input(const Linear &at, std::uint64_t seed, const Odd &odd) {
 void add_odd_inputs(std::vector<Case> &list, const Format &format) {
     for (std::int64_t int8 = 0; int8 < 2; ++int8)
         for (const Odd &odd : kOdd) {
-            const Linear at{format.name, format.block == 1 ? 40 : 2 * format.block, 11, 3, int8};
+            const Linear at{format.name, format.block == 1 ? 40 : 2 * format.block, 35, 3, int8};
             const std::string name = at.family("gemm") + " with " + odd.name;
             list.push_back({name, "", [=] { return odd_input(at, seed_of(name), odd); }});
         }
@@ -134,7 +134,7 @@ Setup flat_gemm(const Linear &at, std::uint64_t seed, std::uint8_t byte) {
 void add_largest_sums(std::vector<Case> &list, const Format &format) {
     if (!format.quantised) return;
     for (const int byte : {0x00, 0x7F, 0x80, 0xFF}) {
-        const Linear at{format.name, 2048, 11, 3, 1};
+        const Linear at{format.name, 2048, 35, 3, 1};
         const std::string name = at.family("gemm") + " of bytes " + std::to_string(byte);
         list.push_back({name, "", [=] { return flat_gemm(at, seed_of(name), static_cast<std::uint8_t>(byte)); }});
     }
@@ -150,8 +150,8 @@ void add_linear_cases(std::vector<Case> &list) {
             for (const std::int64_t m : kBatches) {
                 for (const auto &[k, n] : shapes(format)) add(list, "gemm", {format.name, k, n, m, int8}, gemm);
                 const std::int64_t k = format.block == 1 ? 72 : 3 * format.block;
-                add(list, "linear_add", {format.name, k, 13, m, int8}, linear_add);
-                add(list, "norm_swiglu", {format.name, k, 13, m, int8}, norm_swiglu);
+                add(list, "linear_add", {format.name, k, 45, m, int8}, linear_add);
+                add(list, "norm_swiglu", {format.name, k, 39, m, int8}, norm_swiglu);
             }
         add_odd_inputs(list, format);
         add_largest_sums(list, format);
@@ -159,9 +159,9 @@ void add_linear_cases(std::vector<Case> &list) {
     for (const char *format : {"Q1_0", "PQ2_0", "Q2_0", "Q4_1", "F32"})
         for (std::int64_t int8 = 0; int8 < 2; ++int8)
             for (const std::int64_t m : kBatches) {
-                add(list, "norm_linear", {format, 768, 11, m, int8}, norm_linear_all);
+                add(list, "norm_linear", {format, 768, 41, m, int8}, norm_linear_all);
                 // Here rows are gathered from the end, so the first output is another row in every batch.
-                add(list, "norm_linear tail", {format, 768, 11, m, int8}, norm_linear_tail);
+                add(list, "norm_linear tail", {format, 768, 41, m, int8}, norm_linear_tail);
                 list.back().family.clear();
             }
     // One long enough that eight threads have work, as in a model.

@@ -154,8 +154,8 @@ void Setup::call(const std::string &op, const std::vector<std::int64_t> &ints, c
     source_.floats = floats;
 }
 
-shohin::Program Setup::program(const shohin::Tier &tier, int threads) const {
-    return shohin::Program({source_}, capacity(), wanted_capacity(), threads, tier);
+shohin::Program Setup::program(const shohin::Tier &tier, shohin::Pool &pool) {
+    return shohin::Program({source_}, capacity(), wanted_capacity(), pool.threads(), tier);
 }
 
 void Setup::play(const shohin::Program &program, shohin::Pool &pool) const {

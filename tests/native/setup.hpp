@@ -46,7 +46,8 @@ public:
     std::vector<std::int32_t> tokens, positions, sequences, wanted_rows;
 
     void call(const std::string &op, const std::vector<std::int64_t> &ints, const std::vector<double> &floats);
-    shohin::Program program(const shohin::Tier &tier, int threads) const;
+    // With weights packed as the tier wants them.
+    shohin::Program program(const shohin::Tier &tier, shohin::Pool &pool);
     void play(const shohin::Program &program, shohin::Pool &pool) const;
     Bits bits() const;       // of everything written
     Bits first_row() const;  // of the last buffer written, which is the output
