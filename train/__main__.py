@@ -23,9 +23,20 @@ def main() -> None:
     step.add_argument("--keep", type=Path, default=Path(".train/models"))
     step.add_argument("--workers", type=int, default=1)
     step.add_argument("--seconds", type=float, default=1e9, help="begin no run after that")
+    step = commands.add_parser("export", help="write a GGUF file from what race saved")
+    step.add_argument("codes", type=Path)
+    step.add_argument("tokenizer", type=Path, help="tokenizer.json of the data the model was trained on")
+    step.add_argument("format", help="PQ2_0, Q2_0, Q1_0, F16, ...")
+    step.add_argument("path", type=Path)
     given = parser.parse_args()
     if given.command == "prepare":
         prepare(given.sources, given.data, given.vocabulary)
+    elif given.command == "export":
+        from tokenizers import Tokenizer
+
+        from train.export import to_gguf
+
+        print(to_gguf(given.codes, Tokenizer.from_file(str(given.tokenizer)), given.format, given.path))
     else:
         from train.race import race
 

@@ -5,6 +5,7 @@ Whole plays are held out: two to choose by, two that are looked at once, in the 
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -17,8 +18,10 @@ from train import sources
 VALIDATION = ("the-comedy-of-errors", "king-john")
 TEST = ("timon-of-athens", "two-gentlemen-of-verona")
 # What a document is: "play" and "talk" from Shakespeare's plays, then the rest.
-KINDS = ("play", "talk", "poem", "milton", "king-james", "world-english", "austen")
+KINDS = ("play", "renamed", "talk", "poem", "milton", "king-james", "world-english", "austen")
+SPLITS = ("train", "validation", "test")
 TALKS = 6  # different ways to cut each scene into talks
+CASTS = 6  # copies of each scene with its characters under other names
 LONGEST_TALK = 7  # exchanges
 
 _CURLY = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "—": "--", "–": "-", "\ufeff": None, "\u00a0": " "})
@@ -46,6 +49,8 @@ class Speech:
 
 @dataclass(frozen=True)
 class Scene:
+    """heading: title, act and scene, with the place where it is told."""
+
     play: str
     heading: str
     speeches: tuple[Speech, ...]
@@ -74,14 +79,39 @@ def clean(text: str) -> str:
 
 
 def _plays(folder: Path) -> Iterator[Document]:
+    everyone = _names(folder)
     for play, markdown in sources.plays(folder):
         split = "validation" if play in VALIDATION else "test" if play in TEST else "train"
         for number, scene in enumerate(scenes(play, markdown)):
             name = f"{play} {number}"
             yield Document("play", name, split, script(scene))
+            for way in range(CASTS if split == "train" else 0):
+                text = renamed(script(scene), everyone, random.Random(f"{name} cast {way}"))
+                yield Document("renamed", f"{name} {way}", split, text)
             for way in range(TALKS if split == "train" else 1):
                 for talk in talks(scene, random.Random(f"{name} {way}")):
                     yield Document("talk", f"{name} {way}", split, talk)
+
+
+def _names(folder: Path) -> list[str]:
+    """Proper names of speaking characters in the training plays: words that are never written in small letters."""
+    trained = [(play, text) for play, text in sources.plays(folder) if play not in (*VALIDATION, *TEST)]
+    small = set(re.findall(r"\b[a-z]{3,}\b", " ".join(text for _, text in trained)))
+    speakers = {
+        s.speaker for play, text in trained for scene in scenes(play, text) for s in scene.speeches if s.speaker
+    }
+    words = {word for speaker in speakers for word in re.findall(r"\b[A-Z]{4,}\b", speaker)}
+    return sorted(word for word in words if word.lower() not in small)
+
+
+def renamed(text: str, everyone: list[str], draw: random.Random) -> str:
+    """Characters trade names with strangers, everywhere in the scene: who speaks has to be read, not remembered."""
+    there = set(re.findall(r"\b[A-Z]{4,}\b", text))
+    here = [name for name in everyone if name in there]
+    others = draw.sample([name for name in everyone if name not in here], len(here))
+    trade = dict(zip(here, others, strict=True))
+    trade |= {a.capitalize(): b.capitalize() for a, b in trade.items()}
+    return re.sub(r"\b[A-Z][A-Za-z]{3,}\b", lambda found: trade.get(found.group(), found.group()), text)
 
 
 def scenes(play: str, markdown: str) -> Iterator[Scene]:
@@ -154,7 +184,7 @@ def talks(scene: Scene, draw: random.Random) -> Iterator[str]:
     if not able or len(counts) < 2:
         return
     chosen = draw.choices(able, [counts[name] for name in able])[0]
-    pairs = [(a, b) for a, b in zip(spoken, spoken[1:], strict=False) if b.speaker == chosen and a.speaker != chosen]
+    pairs = [(a, b) for a, b in itertools.pairwise(spoken) if b.speaker == chosen and a.speaker != chosen]
     at = 0
     while at < len(pairs):
         size = draw.randint(1, LONGEST_TALK)

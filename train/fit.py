@@ -20,13 +20,17 @@ from train.quantise import GRIDS
 from train.tokens import Ids
 
 MIX = {
-    "play": 0.40, "talk": 0.22, "poem": 0.03, "milton": 0.05, "king-james": 0.10, "world-english": 0.06, "austen": 0.14
+    "play": 0.16, "renamed": 0.24, "talk": 0.10, "poem": 0.03, "milton": 0.05, "king-james": 0.13,
+    "world-english": 0.09, "austen": 0.20,
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides a run, apart from the data. tokens: how many are seen in all, epochs included."""
+    """Everything that decides a run, apart from the data. tokens: how many are seen in all, epochs included.
+
+    noise: share of the ids read, never of those to be told, that are replaced by ids drawn at random.
+    """
 
     name: str
     shape: Shape = field(default_factory=Shape)
@@ -36,6 +40,7 @@ class Recipe:
     embedding_lr: float = 3e-3
     weight_decay: float = 0.1
     dropout: float = 0.1
+    noise: float = 0.0
     rows: int = 32
     tokens: int = 60_000_000
     warmup: float = 0.03
@@ -45,6 +50,7 @@ class Recipe:
     seed: int = 1
     evaluations: int = 12
     seconds: float = 1e9
+    speaks: bool = True
 
     def __post_init__(self) -> None:
         if self.grid not in GRIDS:
@@ -88,15 +94,21 @@ class Batches:
         self._weights = torch.tensor([recipe.mix[n] for n in names], device=device)
         self._rows = recipe.rows
         self._draw = torch.Generator(device).manual_seed(recipe.seed)
+        self._noise, self._vocabulary = recipe.noise, recipe.shape.vocabulary
         self._window = torch.arange(self._span, device=device)
 
-    def next(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, int64 [rows, context]."""
+    def next(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What the model reads, the same without noise, and targets: int64 [rows, context]."""
         which = torch.multinomial(self._weights, self._rows, replacement=True, generator=self._draw)
         share = torch.rand(self._rows, generator=self._draw, device=which.device, dtype=torch.float64)
         at = self._starts[which] + (share * self._room[which]).long()
         windows = self._ids[(at[:, None] + self._window).clamp(max=len(self._ids) - 1)].long()
-        return windows[:, :-1], windows[:, 1:]
+        read = windows[:, :-1]
+        if self._noise:
+            other = torch.randint(3, self._vocabulary, read.shape, generator=self._draw, device=read.device)
+            lost = torch.rand(read.shape, generator=self._draw, device=read.device) < self._noise
+            read = torch.where(lost & (read > 2), other, read)
+        return read, windows[:, :-1], windows[:, 1:]
 
 
 def held_out(model: Decoder, stream: Ids, device: str, rows: int = 16) -> float:
@@ -153,10 +165,10 @@ def fit(
         if done >= 1:
             break
         _schedule(optimizers, recipe, done)
-        inputs, targets = batches.next()
+        inputs, clear, targets = batches.next()
         with torch.autocast(device, torch.bfloat16):
             with torch.no_grad():
-                told = [teacher(inputs) for teacher in teachers]
+                told = [teacher(clear) for teacher in teachers]
             loss = judge(model(inputs), targets, told, recipe.teacher_share)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -170,9 +182,8 @@ def fit(
             mean = torch.stack(losses).mean().item()
             outcome.curve.append((outcome.tokens, mean, held))
             spent, losses = time.monotonic() - began, []
-            say(
-                f"{recipe.name}: {outcome.tokens / 1e6:.1f}M tokens, {spent:.0f} s, loss {mean:.3f}, held out {held:.4f}"
-            )
+            seen = f"{outcome.tokens / 1e6:.1f}M tokens, {spent:.0f} s"
+            say(f"{recipe.name}: {seen}, loss {mean:.3f}, held out {held:.4f}")
         elif step % 10 == 9:
             spent = time.monotonic() - began
     outcome.seconds = time.monotonic() - began

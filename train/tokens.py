@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from shohin.formats.text.pretokenizers import rules_for
-from train.corpus import KINDS, Document
+from train.corpus import KINDS, SPLITS, Document
 
 PRE = "qwen2"
 END_OF_TEXT, START_OF_TURN, END_OF_TURN = SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -19,7 +19,7 @@ Ids = NDArray[np.uint16]
 
 
 def train_tokenizer(documents: Iterable[Document], vocabulary: int) -> Tokenizer:
-    """Byte-level BPE. Talks repeat the plays, so they are left out; the plays count twice, since they matter most."""
+    """Byte-level BPE. Talks and renamed scenes repeat the plays, so they are left out; the plays count twice."""
     rules = rules_for(PRE, "training")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = rules.normalizer
@@ -31,9 +31,8 @@ def train_tokenizer(documents: Iterable[Document], vocabulary: int) -> Tokenizer
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    texts = [
-        d.text for d in documents if d.split == "train" and d.kind != "talk" for _ in range(1 + (d.kind == "play"))
-    ]
+    chosen = [d for d in documents if d.split == "train" and d.kind not in ("talk", "renamed")]
+    texts = [d.text for d in chosen for _ in range(2 if d.kind == "play" else 1)]
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
@@ -41,9 +40,7 @@ def train_tokenizer(documents: Iterable[Document], vocabulary: int) -> Tokenizer
 def encode(tokenizer: Tokenizer, documents: Iterable[Document]) -> dict[str, Ids]:
     """{"play.train": uint16 [n], ...}; every document is followed by the end of text."""
     end = tokenizer.token_to_id(END_OF_TEXT)
-    by_key: dict[str, list[str]] = {
-        f"{kind}.{split}": [] for kind in KINDS for split in ("train", "validation", "test")
-    }
+    by_key: dict[str, list[str]] = {f"{kind}.{split}": [] for kind in KINDS for split in SPLITS}
     for document in documents:
         by_key[f"{document.kind}.{document.split}"].append(document.text)
     found = {}
