@@ -119,7 +119,11 @@ def held_out(model: Decoder, stream: Ids, device: str, rows: int = 16) -> float:
     starts = list(range(0, max(1, len(ids) - half - 1), half))
     total, count = 0.0, 0
     model.eval()
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"), torch.autocast(device, torch.bfloat16):
+    with (
+        torch.no_grad(),
+        torch.compiler.set_stance("force_eager"),
+        torch.autocast(device, torch.bfloat16, enabled=device == "cuda"),
+    ):
         for first in range(0, len(starts), rows):
             group = starts[first : first + rows]
             padded = torch.stack(
@@ -166,7 +170,7 @@ def fit(
             break
         _schedule(optimizers, recipe, done)
         inputs, clear, targets = batches.next()
-        with torch.autocast(device, torch.bfloat16):
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             with torch.no_grad():
                 told = [teacher(clear) for teacher in teachers]
             loss = judge(model(inputs), targets, told, recipe.teacher_share)

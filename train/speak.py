@@ -32,7 +32,10 @@ def speak(
     model.eval()
     for _ in range(count):
         window = torch.tensor([ids[-model.shape.context :]], device=device)
-        with torch.compiler.set_stance("force_eager"), torch.autocast(device.type, torch.bfloat16):
+        with (
+            torch.compiler.set_stance("force_eager"),
+            torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"),
+        ):
             logits = model(window)[0, -1].float()
         if temperature == 0:
             best = int(logits.argmax())
