@@ -96,7 +96,7 @@ class Reading:
 
 
 def read_config(weights: Weights, reading: Reading) -> DecoderConfig:
-    """The configuration from ``<architecture>.*`` as the GGUF specification names them, each value in range and in agreement.
+    """The configuration from ``<architecture>.*``, the GGUF keys, each value in range and in agreement.
 
     BadFile or UnsupportedFormat name the file, the key and the value. Shapes of tensors are the layout's business.
     """
