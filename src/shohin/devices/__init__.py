@@ -5,6 +5,7 @@ from __future__ import annotations
 from shohin.devices.buffer import Buffer, Weight
 from shohin.devices.device import Device
 from shohin.devices.host import Host
+from shohin.devices.lock import Lock
 from shohin.devices.pool import Pool
 from shohin.devices.step import Step
 from shohin.devices.tape import Call, Op, Operand, Recorder, Tape, Ticket
@@ -15,6 +16,7 @@ __all__ = [
     "Call",
     "Device",
     "Host",
+    "Lock",
     "Op",
     "Operand",
     "Pool",

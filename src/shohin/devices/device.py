@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from shohin.devices.buffer import Buffer, Weight
+from shohin.devices.lock import Lock
 from shohin.devices.plan import plan_scratch
 from shohin.devices.pool import Pool
 from shohin.devices.step import Step
@@ -37,7 +37,7 @@ class Device(ABC):
         self.allocations = 0
         self.uploads = 0
         self.resident_bytes = 0
-        self.lock = threading.RLock()
+        self.lock = Lock()
         self._pools: dict[str, Pool] = {}
         self._arena: NDArray[np.uint8] | None = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Sequence as Ordered
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from shohin.devices import Lock
 from shohin.errors import BadState, OutOfMemory
 from shohin.kernels.attend.cache import PAGE
 
@@ -26,7 +26,7 @@ class PagePool:
         self.pages, self.page = pages, page
         self._free = list(range(pages - 1, -1, -1))
         self._held: set[int] = set()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     @property
     def free(self) -> int:
@@ -135,7 +135,7 @@ class Sequence:
 
 
 _POOLS: weakref.WeakKeyDictionary[Model, PagePool] = weakref.WeakKeyDictionary()
-_POOLS_LOCK = threading.Lock()
+_POOLS_LOCK = Lock()
 
 
 def page_pool(model: Model) -> PagePool:
