@@ -8,6 +8,7 @@ from enum import IntEnum
 from functools import cache
 
 from shohin.errors import BadFile
+from shohin.formats.text.markers import LONGEST
 
 
 class TokenKind(IntEnum):
@@ -19,6 +20,10 @@ class TokenKind(IntEnum):
     USER_DEFINED = 4
     UNUSED = 5
     BYTE = 6
+
+
+# Kinds whose pieces are cut out of text before it is split into words.
+_WHOLE = frozenset({int(TokenKind.UNKNOWN), int(TokenKind.CONTROL), int(TokenKind.USER_DEFINED)})
 
 
 @cache
@@ -97,24 +102,32 @@ class Vocabulary:
             )
         for index, piece in enumerate(self.pieces):
             if not isinstance(piece, str) or not _encodable(piece):
-                raise BadFile(f"{self.source}: token {index} is {piece!r}, which is not text")
+                raise BadFile(f"{self.source}: token {index} is {_short(piece)}, which is not text")
         known = {int(k) for k in TokenKind}
         for index, kind in enumerate(self.kinds):
             if kind not in known:
                 raise BadFile(f"{self.source}: token_type of token {index} is {kind!r}; 1 to 6 are known")
+            if kind in _WHOLE and len(self.pieces[index]) > LONGEST:
+                raise BadFile(
+                    f"{self.source}: token {index} (token_type {kind}) has {len(self.pieces[index])} characters; a "
+                    f"token that is looked for whole may have {LONGEST}"
+                )
 
     def _index(self) -> dict[str, int]:
         ids: dict[str, int] = {}
         for index, piece in enumerate(self.pieces):
             if piece and ids.setdefault(piece, index) != index:
-                raise BadFile(f"{self.source}: tokens {ids[piece]} and {index} are both {piece!r}")
+                raise BadFile(f"{self.source}: tokens {ids[piece]} and {index} are both {_short(piece)}")
         return ids
 
     def _check_merges(self) -> None:
         for rank, pair in enumerate(self.merges):
             for piece in (*pair, "".join(pair)):
                 if piece not in self.ids:
-                    raise BadFile(f"{self.source}: merge {rank}, {pair!r}, needs the token {piece!r}, which is missing")
+                    raise BadFile(
+                        f"{self.source}: merge {rank}, {_short(pair)}, needs the token {_short(piece)}, "
+                        f"which is missing"
+                    )
 
 
 def _encodable(text: str) -> bool:
@@ -125,3 +138,8 @@ def _encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
