@@ -226,3 +226,21 @@ def test_greedy_continuations(cases: Path, open_device: Open, name: str, file: s
             ids = [picked]
             found.append(picked)
         assert found == run["tokens"]
+
+
+@pytest.mark.row("S0.25", "E.14")
+@pytest.mark.parametrize("activations", ["int8", "exact"])
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_step_that_wants_no_logits(cases: Path, open_device: Open, name: str, activations: str) -> None:
+    """It writes the cache as a step that wants them all, on every device and in both modes."""
+    found = []
+    for wanted in ([], list(range(5))):
+        weights = formats.open(cases / "gguf" / "tiny_q1.gguf")
+        model = build(weights, open_device(name), activations=activations, context=64)
+        pages = page_table(model)
+        tape = model.tape("prefill", 5, wanted=len(wanted))
+        ticket = tape.play(Step.of([3, 1, 4, 1, 5], pages=pages, wanted=wanted), ("ids", "status", "logits"))
+        assert len(ticket["logits"]) == len(ticket["ids"]) == len(ticket["status"]) == len(wanted)
+        last = model.tape("decode", 1).play(Step.of([9], positions=[5], pages=pages), ("logits",))
+        found.append(last["logits"])
+    np.testing.assert_array_equal(found[0], found[1])

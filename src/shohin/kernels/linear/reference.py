@@ -82,7 +82,8 @@ def quantise(v: NDArray[np.float32], group: int, float_type: np.dtype[Any], fact
     v is float32 on every device, so that the codes are the same everywhere. A group below 1.5e-36 becomes zeros with
     scale 0. A group with NaN or infinity gets scale NaN, which reaches the logits and the status of ``pick``.
     """
-    grouped = v.reshape(len(v), -1, group)
+    # Counted, not -1: a step may have no rows.
+    grouped = v.reshape(len(v), v.shape[1] // group, group)
     top = np.abs(grouped).max(axis=2)  # NumPy's max returns NaN if there is one
     live = np.isfinite(top) & (top >= SILENT)
     inverse = np.divide(np.float32(127), top, out=np.zeros_like(top), where=live)
