@@ -218,7 +218,7 @@ def test_a_device_that_is_not_there() -> None:
     for _ in range(2):  # nothing is remembered from the failure
         with pytest.raises(NoDevice, match="'cuda:9' is not available"):
             devices.device("cuda:9")
-    with pytest.raises(BadShape, match="float16"):
+    with pytest.raises(BadRequest, match="float16"):
         devices.device("host", dtype="float16")
     assert devices.device("host").name == "host"
 

@@ -9,7 +9,7 @@ from shohin.devices.lock import Lock
 from shohin.devices.pool import Pool
 from shohin.devices.step import Step
 from shohin.devices.tape import Call, Op, Operand, Recorder, Tape, Ticket
-from shohin.errors import NoDevice
+from shohin.errors import BadRequest, NoDevice
 
 __all__ = [
     "Buffer",
@@ -29,15 +29,29 @@ __all__ = [
 ]
 
 
-def device(name: str = "cpu", *, threads: int | None = None, tier: str | None = None, dtype: str = "float32") -> Device:
-    """Open a device by name: ``cpu`` (threads, tier) or ``host`` (dtype ``float32`` or ``float64``).
+def device(
+    name: str = "cpu", *, threads: int | None = None, tier: str | None = None, dtype: str | None = None
+) -> Device:
+    """Open a device by name: ``cpu`` (threads, tier) or ``host`` (dtype ``float32``, the default, or ``float64``).
 
-    Raises NoDevice for a name this build does not have, BadRequest for a bad thread count.
+    Raises NoDevice for a name or a tier this build does not have, BadRequest for a bad value and for a setting that
+    the device does not have, OutOfMemory where the system does not start that many threads.
     """
     if name == "host":
-        return Host(dtype)
+        _only(name, threads=threads, tier=tier)
+        if dtype not in (None, "float32", "float64"):
+            raise BadRequest(f"dtype is {dtype!r}, float32 or float64 was expected", param="dtype")
+        return Host(dtype or "float32")
     if name == "cpu":
         from shohin.devices.cpu import Cpu
 
+        _only(name, dtype=dtype)
         return Cpu(threads, tier)
     raise NoDevice(f"device {name!r} is not available; available: cpu, host")
+
+
+def _only(name: str, **foreign: object) -> None:
+    """A setting either has its effect or is refused."""
+    for setting, value in foreign.items():
+        if value is not None:
+            raise BadRequest(f"device {name} has no {setting}; {value!r} would have no effect", param=setting)

@@ -14,7 +14,7 @@ from shohin.devices.buffer import Buffer, Weight
 from shohin.devices.device import Device
 from shohin.devices.step import Step
 from shohin.devices.tape import Call
-from shohin.errors import BadRequest, BadShape, Cancelled, DeviceFailed, KernelBuild, NoDevice
+from shohin.errors import BadRequest, BadShape, Cancelled, DeviceFailed, KernelBuild, NoDevice, OutOfMemory
 from shohin.formats.blocks import FORMATS, BlockFormat
 from shohin.formats.blocks.repack import to_pq2_0
 from shohin.formats.tensor import Tensor
@@ -52,7 +52,12 @@ class Cpu(Device):
             raise NoDevice(f"kernel tier {tier!r} does not run on this machine; available: {', '.join(available)}")
         self.threads = count
         self.tier = tier or available[-1]
-        self._pool = _core.Pool(count)
+        try:
+            self._pool = _core.Pool(count)
+        except (RuntimeError, MemoryError) as error:
+            raise OutOfMemory(
+                f"device cpu: the system does not start {count} threads ({error}); ask for fewer (threads=, --threads)"
+            ) from None
 
     @property
     def kernels(self) -> str:
