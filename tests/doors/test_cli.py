@@ -261,3 +261,22 @@ def test_a_closed_pipe_ends_quietly(shohin: Shohin, tiny: Path) -> None:
         err = process.stderr.read()
     assert process.returncode != 0
     assert err == b""
+
+
+def test_the_environment_is_only_a_default(shohin: Shohin, tiny: Path, cases: Path) -> None:
+    """Two models on the command line are refused; one there and another in the environment are not."""
+    other, command = cases / "gguf" / "tiny_yarn.gguf", ("info", "--json")
+    done = shohin(*command, "-m", tiny, other, env={"SHOHIN_MODEL": str(tiny)})
+    assert done.status == 1 and "two models" in done.err
+    for args in ((other,), ("-m", other)):
+        assert shohin(*command, *args, env={"SHOHIN_MODEL": str(tiny)}).json["file"] == str(other)
+    assert shohin(*command, env={"SHOHIN_MODEL": str(other)}).json["file"] == str(other)
+
+
+def test_a_setting_that_the_device_lacks_is_refused(shohin: Shohin, tiny: Path) -> None:
+    done = shohin("info", tiny, "--device", "host", "--threads", 7)
+    assert done.status == 1 and "threads" in done.err
+    by_default = {"SHOHIN_THREADS": "2"}
+    assert shohin("info", tiny, "--device", "host", "--json", env=by_default).json["device"] == "host"
+    assert shohin("info", tiny, "--json", env={**by_default, "SHOHIN_DEVICE": "host"}).json["device"] == "host"
+    assert "2 threads" in shohin("info", tiny, "--json", env=by_default).json["kernels"]

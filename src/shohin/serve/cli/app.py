@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Annotated, Any
 
@@ -26,7 +25,7 @@ def chosen(model: str | None, flag: str | None) -> str:
     """The model named by argument or flag, else the one that comes with the package; BadRequest for two."""
     from shohin.serve.loading import shipped_model
 
-    if model is not None and flag is not None and model != flag and "SHOHIN_MODEL" not in os.environ:
+    if model is not None and flag is not None and model != flag:
         raise BadRequest(f"two models were given: {model!r} and -m {flag!r}", param="model")
     name = model or flag
     if name:

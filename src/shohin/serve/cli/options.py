@@ -6,6 +6,24 @@ from typing import Annotated
 
 import typer
 
+
+def _default(ctx: typer.Context, name: str) -> bool:
+    """Whether a setting comes from the environment, where it is only a default for what the command line leaves open.
+
+    Settings of the command line are read first, then the others in the order in which a command lists them.
+    """
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "ENVIRONMENT"
+
+
+def _model(ctx: typer.Context, value: str | None) -> str | None:
+    return None if ctx.params.get("model") is not None and _default(ctx, "model_flag") else value
+
+
+def _threads(ctx: typer.Context, value: int | None) -> int | None:
+    return None if ctx.params.get("device") == "host" and _default(ctx, "threads") else value
+
+
 Model = Annotated[
     str | None,
     typer.Argument(
@@ -15,7 +33,10 @@ Model = Annotated[
     ),
 ]
 ModelFlag = Annotated[
-    str | None, typer.Option("-m", "--model", envvar="SHOHIN_MODEL", help="The same as MODEL.", show_default=False)
+    str | None,
+    typer.Option(
+        "-m", "--model", envvar="SHOHIN_MODEL", callback=_model, help="The same as MODEL.", show_default=False
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 Device = Annotated[str, typer.Option("--device", envvar="SHOHIN_DEVICE", help="cpu, or host (NumPy, for checking).")]
@@ -25,6 +46,7 @@ Threads = Annotated[
         "-t",
         "--threads",
         envvar="SHOHIN_THREADS",
+        callback=_threads,
         help="Worker threads; physical cores if not given.",
         show_default=False,
     ),
