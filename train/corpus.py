@@ -116,7 +116,8 @@ def renamed(text: str, everyone: list[str], draw: random.Random) -> str:
 
 def scenes(play: str, markdown: str) -> Iterator[Scene]:
     """A play's Markdown as scenes; headings of acts join the scene's own."""
-    title, act, heading, speeches = "", "", "", []
+    title, act, heading = "", "", ""
+    speeches: list[Speech] = []
     for block in re.split(r"\n\s*\n", markdown.translate(_CURLY)):
         lines = [_plain(line) for line in block.strip("\n").split("\n")]
         found = _HEADING.match(lines[0])

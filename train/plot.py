@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 WIDE, HIGH, LEFT, BELOW = 720, 400, 56, 44
 COLOURS = {"bf16": "#5b6770", "ternary": "#c2410c", "sign": "#1d4ed8"}
@@ -12,7 +13,7 @@ LABELS = {"bf16": "bf16", "ternary": "ternary", "sign": "1-bit"}
 LOW, TOP = 3.0, 5.2
 
 
-def draw(results: list[dict[str, object]]) -> str:
+def draw(results: list[dict[str, Any]]) -> str:
     """Held-out loss as lines, training loss (against teachers and text) dashed, over millions of tokens."""
     most = 90e6
     parts = [
@@ -32,10 +33,13 @@ def draw(results: list[dict[str, object]]) -> str:
         x = at(tokens * 1e6, LOW).split(",")[0]
         parts.append(f'<text x="{x}" y="{HIGH - BELOW + 20}" text-anchor="middle">{tokens}</text>')
     parts.append(f'<text x="{WIDE / 2}" y="{HIGH - 6}" text-anchor="middle">million tokens seen</text>')
+    parts.append(f'<text x="{LEFT - 40}" y="12">nats a token</text>')
     for row, (name, colour) in enumerate(COLOURS.items()):
-        curve = next(r["curve"] for r in results if r["recipe"]["name"] == name)  # type: ignore[index]
-        for column, dash in ((2, ""), (1, ' stroke-dasharray="5 4"')):
-            points = " ".join(at(p[0], min(p[column], TOP)) for p in curve)  # type: ignore[attr-defined]
+        run = next(r for r in results if r["recipe"]["name"] == name and r["stage"] == "final")
+        held = [(seen, loss) for seen, _, loss in run["curve"]] + [(run["tokens"], run["held_out"]["play.validation"])]
+        training = [(seen, loss) for seen, loss, _ in run["curve"]]
+        for line, dash in ((held, ""), (training, ' stroke-dasharray="5 4"')):
+            points = " ".join(at(seen, min(loss, TOP)) for seen, loss in line)
             parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
         parts.append(
             f'<text x="470" y="{40 + 20 * row}" fill="{colour}">{LABELS[name]}: held out, dashed: training</text>'

@@ -18,7 +18,7 @@ GRIDS = ("ternary", "sign", "none")
 
 def codes_and_scales(weight: Tensor, grid: str) -> tuple[Tensor, Tensor]:
     """float32 [n, k] -> codes -1, 0, +1 as float32 [n, k / 128, 128] and scales [n, k / 128, 1]."""
-    groups = weight.float().unflatten(-1, (-1, GROUP))
+    groups = weight.float().view(*weight.shape[:-1], -1, GROUP)
     mean = groups.abs().mean(-1, keepdim=True)
     scale = mean.clamp(min=SMALLEST_SCALE).bfloat16().float()
     if grid == "sign":

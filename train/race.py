@@ -66,9 +66,7 @@ def _run(recipe: fit.Recipe, data: Path, out: Path, keep: Path) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokenizer, streams = tokens.load(data / f"v{recipe.shape.vocabulary}")
     log = (out / f"{recipe.name}.log").open("w", buffering=1)
-    model, outcome = fit.fit(
-        recipe, streams, device, compiled=device == "cuda", say=lambda line: log.write(line + "\n") and None
-    )
+    model, outcome = fit.fit(recipe, streams, device, compiled=device == "cuda", say=lambda line: print(line, file=log))
     outcome.save(out / f"{recipe.name}.json")
     half = keep / f"{recipe.name}.part"
     fit.save(model, half)
