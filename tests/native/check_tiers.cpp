@@ -67,8 +67,8 @@ bool same(const std::string &what, const Bits &wanted, const Bits &found) {
             first = i;
         }
     if (count == 0) return true;
-    std::printf("DIFFERS %s: %zu of %zu words, the first is number %zu: %08" PRIx32 " (%g) wanted, %08" PRIx32 " (%g) found\n",
-                what.c_str(), count, wanted.size(), first, wanted[first], static_cast<double>(as_float(wanted[first])),
+    std::printf("DIFFERS %s: %zu of %zu words, the first is number %zu: %08" PRIx32 " (%g) wanted, %08" PRIx32
+                " (%g) found\n", what.c_str(), count, wanted.size(), first, wanted[first], static_cast<double>(as_float(wanted[first])),
                 found[first], static_cast<double>(as_float(found[first])));
     return false;
 }
@@ -154,7 +154,8 @@ int run(int count, char **arguments) {
     if (what == "digests" && count == 4) return digests(tier_named(arguments[2]), std::atoi(arguments[3]));
     if (what == "bits" && count == 5) return bits_of(tier_named(arguments[2]), std::atoi(arguments[3]), arguments[4]);
     if (what == "repeat" && count == 8) return repeat(tier_named(arguments[2]), arguments + 3);
-    give_up("list | compare THREADS... | digests TIER THREADS | bits TIER THREADS CASE | repeat TIER FORMAT ROWS N K TIMES");
+    give_up("list | compare THREADS... | digests TIER THREADS | bits TIER THREADS CASE | "
+            "repeat TIER FORMAT ROWS N K TIMES");
 }
 
 }  // namespace

@@ -22,8 +22,8 @@ public:
     // Rows past `live` and outputs past `wanted` are capacity that a play must leave alone.
     Setup(std::uint64_t seed, std::int64_t live, std::int64_t wanted);
 
-    // Operands in the op's order. Each draws from a stream of its own, row by row, so that the first rows are the same in
-    // every batch. What is only written starts as a pattern, so that a stray write shows.
+    // Operands in the op's order. Each draws from a stream of its own, row by row, so that the first rows are the same
+    // in every batch. What is only written starts as a pattern, so that a stray write shows.
     void floats(const Shape &shape, bool written = false);
     void vector(std::int64_t columns);  // a norm weight
     void weight(const std::string &format, std::int64_t rows, std::int64_t columns);

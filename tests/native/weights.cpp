@@ -48,8 +48,9 @@ const shohin::Format &format_named(const std::string &name) {
 
 void put_scales(const shohin::Format &format, std::vector<std::uint8_t> &data, Random &random) {
     const std::string name = format.name;
-    const auto known = std::find_if(std::begin(kScales), std::end(kScales), [&](const Scales &s) { return name == s.format; });
-    if (known == std::end(kScales)) give_up("tests/native/weights.cpp does not know where the scales of " + name + " lie");
+    const auto known = std::find_if(std::begin(kScales), std::end(kScales),
+                                    [&](const Scales &s) { return name == s.format; });
+    if (known == std::end(kScales)) give_up("weights.cpp does not know where the scales of " + name + " lie");
     for (std::size_t block = 0; block < data.size(); block += static_cast<std::size_t>(format.bytes))
         for (const int at : known->at)
             if (at >= 0) put_half(&data[block + static_cast<std::size_t>(at)], random_half(random));
