@@ -30,7 +30,7 @@ NATIVE = (
 CODED = tuple(name for name in NATIVE if FORMATS[name].quantised)
 
 
-@pytest.fixture(params=["generic", "avx2"])
+@pytest.fixture(params=["generic", "avx2", "avx512"])
 def cpu(request: pytest.FixtureRequest) -> Device:
     return opening.cpu(request.param)
 
@@ -110,7 +110,7 @@ def norm_tensor(rng: np.random.Generator, k: int) -> Tensor:
 def test_int8_products_are_the_host_s_bit_for_bit(cpu: Device, rng: np.random.Generator, fmt: str, m: int) -> None:
     """Integer sums are exact and groups are added in order of K, so host in float32 gives the same bits."""
     block = FORMATS[fmt].block
-    k, n = block * (1 if m % 2 else 3), 21
+    k, n = block * (1 if m % 2 else 3), 69
     w, x = tensor(rng, fmt, n, k), activations(rng, m, k)
     want = play(opening.host(), record_gemm("int8"), [w], x, n)
     got = play(cpu, record_gemm("int8"), [w], x, n, rows=m + 3)
@@ -179,7 +179,7 @@ def test_bits_depend_on_nothing_but_the_row(rng: np.random.Generator, fmt: str, 
     first = opening.cpu(None, 1)
     for record, count in ((record_norm(mode), 2 * n), (record_swiglu(mode), n)):
         want = play(first, record, [norm, *weights], x, count)
-        for threads, tier in ((2, None), (3, None), (5, None), (2, "generic")):
+        for threads, tier in ((2, None), (3, None), (5, None), (2, "generic"), (2, "avx2")):
             other = opening.cpu(tier, threads)
             got = play(other, record, [norm, *weights], x, count)
             np.testing.assert_array_equal(got, want, err_msg=f"{threads} threads, {tier}")

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "devices/native/packing.hpp"
 #include "weights.hpp"
 
 namespace check {
@@ -155,7 +156,18 @@ void Setup::call(const std::string &op, const std::vector<std::int64_t> &ints, c
 }
 
 shohin::Program Setup::program(const shohin::Tier &tier, shohin::Pool &pool) {
-    return shohin::Program({source_}, capacity(), wanted_capacity(), pool.threads(), tier);
+    shohin::CallSource source = source_;
+    for (OperandSource &operand : source.operands) {
+        const shohin::Format *format = tier.format(operand.kind.c_str());
+        if (format == nullptr || format->tiling == nullptr) continue;
+        const std::int64_t rows = operand.shape[0], row_bytes = static_cast<std::int64_t>(operand.bytes) / rows;
+        packed_.emplace_back(operand.bytes);
+        if (shohin::pack(*format, {operand.data, rows, row_bytes}, packed_.back().data(), operand.bytes, pool) !=
+            shohin::Outcome::finished)
+            give_up("a weight was not packed");
+        operand.data = packed_.back().data();
+    }
+    return shohin::Program({source}, capacity(), wanted_capacity(), pool.threads(), tier);
 }
 
 void Setup::play(const shohin::Program &program, shohin::Pool &pool) const {

@@ -69,6 +69,7 @@ private:
     std::uint64_t seed_;
     std::int64_t live_, wanted_;
     std::vector<Buffer> buffers_;
+    std::vector<std::vector<std::uint8_t>> packed_;  // weights in the order of a tier
     shohin::CallSource source_;
     std::vector<std::int32_t> pages_;
     std::int64_t page_rows_ = 0, page_columns_ = 0;

@@ -36,7 +36,7 @@ def physical_cores() -> int:
 
 
 class Cpu(Device):
-    """threads: worker threads, physical cores by default. tier: ``generic`` or ``avx2``; the best one by default."""
+    """threads: worker threads, physical cores by default. tier: one of ``tiers``; the best one by default."""
 
     name: ClassVar[str] = "cpu"
 
@@ -66,11 +66,11 @@ class Cpu(Device):
 
     @property
     def tiers(self) -> tuple[str, ...]:
-        """``generic``, and ``avx2`` where the processor has it."""
+        """``generic``, and ``avx2`` and ``avx512`` (with VNNI) where the processor has them."""
         return tuple(_core.tiers())
 
     def accepts(self, fmt: BlockFormat) -> str:
-        """Ternary containers are repacked to PQ2_0 at load; everything else is read as it lies in the file."""
+        """Other ternary containers become PQ2_0 at load; what is native may be dealt into tiles, block for block."""
         if fmt.name in _core.formats():
             return "native"
         return "repacked" if fmt.name in REPACKED else "refused"
@@ -78,12 +78,24 @@ class Cpu(Device):
     def pack(self, tensor: Tensor) -> Weight:
         """Use the file's own blocks where a kernel reads them; repack the other ternary containers to PQ2_0.
 
-        Vectors (norm weights) become F32, which is what kernels want of them.
+        Vectors (norm weights) become F32, which is what kernels want of them. Formats that the tier reads in tiles
+        (``format.hpp``) are dealt into them: the same blocks in another order, so the handle says nothing of it.
         """
         fmt, raw = _layout(tensor)
         if fmt.name not in _core.formats():
             raise self._refuse(tensor)
+        if _core.tiles(self.tier, fmt.name):
+            raw = self._tile(raw, fmt)
         return self._track(Weight(self, tensor.name, tensor.shape, fmt, tensor.format, raw.nbytes, raw))
+
+    def _tile(self, rows: NDArray[np.uint8], fmt: BlockFormat) -> NDArray[np.uint8]:
+        # Written in full, so not zeroed first; tiles lie at lines of the cache.
+        room = np.empty(rows.nbytes + 64, np.uint8)
+        start = -room.ctypes.data % 64
+        packed = room[start : start + rows.nbytes].reshape(rows.shape)
+        if not _core.pack(self.tier, fmt.name, rows, packed, self._pool):
+            raise Cancelled("packing was cancelled")
+        return packed
 
     def compile(self, calls: Sequence[Call], rows: int, wanted: int) -> Any:
         """Resolve each op by name in the native registry; KernelBuild names what is missing."""

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "packing.hpp"
 #include "pool.hpp"
 #include "program.hpp"
 #include "registry.hpp"
@@ -30,6 +31,8 @@ using shohin::Step;
 
 using Writable = nb::ndarray<nb::c_contig, nb::device::cpu>;
 using ReadOnly = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Room = nb::ndarray<std::uint8_t, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
@@ -112,6 +115,25 @@ bool run(PyProgram &self, std::int64_t first, std::int64_t last, const Ints &tok
     return outcome == Outcome::finished;
 }
 
+const shohin::Format &find_format(const std::string &tier, const std::string &format) {
+    const shohin::Tier *found = shohin::find_tier(tier.c_str());
+    if (found == nullptr) throw std::invalid_argument("kernel tier '" + tier + "' does not run on this machine");
+    const shohin::Format *known = found->format(format.c_str());
+    if (known == nullptr) throw std::invalid_argument("no kernel reads the format " + format);
+    return *known;
+}
+
+bool tiles(const std::string &tier, const std::string &format) { return find_format(tier, format).tiling != nullptr; }
+
+bool pack(const std::string &tier, const std::string &format, const Bytes &rows, const Room &packed, Pool &pool) {
+    const shohin::Format &known = find_format(tier, format);
+    pool.revive();
+    nb::gil_scoped_release free;
+    const shohin::Matrix matrix = {rows.data(), static_cast<std::int64_t>(rows.shape(0)),
+                                   static_cast<std::int64_t>(rows.shape(1))};
+    return shohin::pack(known, matrix, packed.data(), packed.nbytes(), pool) == Outcome::finished;
+}
+
 std::vector<std::string> tier_names() {
     std::vector<std::string> names;
     for (const shohin::Tier *tier : shohin::tiers()) names.emplace_back(tier->name);
@@ -139,6 +161,8 @@ NB_MODULE(_core, m) {
     m.def("tiers", tier_names);
     m.def("formats", format_names);
     m.def("ops", op_names);
+    m.def("tiles", tiles, "tier"_a, "format"_a);
+    m.def("pack", pack, "tier"_a, "format"_a, "rows"_a, "packed"_a, "pool"_a);
     nb::class_<Pool>(m, "Pool")
         .def(nb::init<int>(), "threads"_a)
         .def_prop_ro("threads", &Pool::threads)

@@ -30,6 +30,7 @@ struct Operand {
         return reinterpret_cast<T *>(data);
     }
     std::int64_t row_bytes() const { return columns / format->block * format->bytes; }
+    std::int64_t tiled_rows() const { return format->tiling == nullptr ? 0 : rows / kTile * kTile; }
 };
 
 // One call of a program: an op bound to its operands.

@@ -24,6 +24,9 @@ SHOHIN_TABLE(generic)
 #if SHOHIN_HAS_AVX2
 SHOHIN_TABLE(avx2)
 #endif
+#if SHOHIN_HAS_AVX512
+SHOHIN_TABLE(avx512)
+#endif
 
 namespace shohin {
 
@@ -50,6 +53,17 @@ bool has_avx2() {
 const Tier kAvx2 = {"avx2", has_avx2, avx2::kKernels, count(avx2::kKernels), avx2::kFormats, avx2::kFormatCount};
 #endif
 
+#if SHOHIN_HAS_AVX512
+bool has_avx512() {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+
+const Tier kAvx512 = {"avx512", has_avx512, avx512::kKernels, count(avx512::kKernels), avx512::kFormats,
+                      avx512::kFormatCount};
+#endif
+
 }  // namespace
 
 const Kernel *Tier::kernel(const char *wanted) const {
@@ -68,6 +82,9 @@ std::vector<const Tier *> tiers() {
     std::vector<const Tier *> found = {&kGeneric};
 #if SHOHIN_HAS_AVX2
     if (kAvx2.runs_here()) found.push_back(&kAvx2);
+#endif
+#if SHOHIN_HAS_AVX512
+    if (kAvx512.runs_here()) found.push_back(&kAvx512);
 #endif
     return found;
 }

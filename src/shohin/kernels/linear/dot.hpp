@@ -79,7 +79,7 @@ inline void group_sums(const std::uint8_t *codes, int steps, const std::int8_t *
 
 #endif
 
-// Where in the rows a panel stands, and what it adds to: acc [row][8].
+// Where in the rows a panel stands, and what it adds to: acc [row][kTile], of which eight.
 struct Place {
     std::int64_t row;    // first row of activations
     std::int64_t first;  // first weight of the panel
@@ -93,7 +93,7 @@ void int8_panel(const Panel &panel, const Format &format, const Input &in, const
     const std::int64_t scale_stride = in.k / set.group, sum_stride = in.k / set.width;
     const std::int8_t *q = set.codes + at.row * in.k + at.first;
     F8 acc[M];
-    for (int m = 0; m < M; ++m) acc[m] = load(at.acc + m * kLanes);
+    for (int m = 0; m < M; ++m) acc[m] = load(at.acc + m * kTile);
     const float *scales = set.scales + at.row * scale_stride + at.first / set.group;
     const std::int32_t *code_sums = set.code_sums + at.row * sum_stride + at.first / set.width;
     const int per_scale = set.group / set.width;
@@ -113,7 +113,7 @@ void int8_panel(const Panel &panel, const Format &format, const Input &in, const
             }
         }
     }
-    for (int m = 0; m < M; ++m) store(at.acc + m * kLanes, acc[m]);
+    for (int m = 0; m < M; ++m) store(at.acc + m * kTile, acc[m]);
 }
 
 // Codes of a panel as floats, in order of the weights.
@@ -139,7 +139,7 @@ void exact_panel(const Panel &panel, const Format &format, const Input &in, cons
     const int group = format.quantised ? format.group : weights;
     const float *x = in.x + at.row * in.stride + at.first;
     F8 acc[M];
-    for (int m = 0; m < M; ++m) acc[m] = load(at.acc + m * kLanes);
+    for (int m = 0; m < M; ++m) acc[m] = load(at.acc + m * kTile);
     for (int g = 0; g < weights / group; ++g) {
         F8 part[M][4];
         for (int m = 0; m < M; ++m)
@@ -164,7 +164,7 @@ void exact_panel(const Panel &panel, const Format &format, const Input &in, cons
             acc[m] = acc[m] + added;
         }
     }
-    for (int m = 0; m < M; ++m) store(at.acc + m * kLanes, acc[m]);
+    for (int m = 0; m < M; ++m) store(at.acc + m * kTile, acc[m]);
 }
 
 using Int8Panel = void (*)(const Panel &, const Format &, const Input &, const CodeSet &, const Place &);
@@ -182,43 +182,80 @@ inline Int8Panel int8_panel_for(int widen) {
 
 constexpr std::int64_t kRowChunk = 128;  // activation rows that a tile of weights meets in one go
 
-// What one worker needs for a tile: a panel, and sums for kLanes outputs of up to kRowChunk rows, twice for SwiGLU.
+// What one worker needs for a tile: a panel, and sums for kTile outputs of up to kRowChunk rows, twice for SwiGLU.
 struct Workspace {
     Panel panel;
-    alignas(64) float acc[2][kRowChunk * kLanes];
+    alignas(64) std::uint8_t tile[kTilePanelBytes];
+    alignas(64) std::uint8_t restored[kLanes * kPanel];  // rows of a tile as they were in the file: at most a byte a weight
+    alignas(64) float acc[2][kRowChunk * kTile];
 };
 
-// acc[m - m0][r] = weight row 8 tile + r times activation row m, for rows m0 to m1 - 1.
-inline void project(const Operand &weight, std::int64_t tile, const Input &in, int index, std::int64_t m0,
-                    std::int64_t m1, Panel &panel, float *acc) {
+// Fill the panel with `weights` weights from `first` on of the rows that start at `row`.
+inline void load_panel(const Operand &weight, std::int64_t row, std::int64_t first, int weights, Workspace &space) {
+    const Format &format = *weight.format;
+    const int live = static_cast<int>(least(kLanes, weight.rows - row)), blocks = weights / format.block;
+    const std::int64_t block = first / format.block, stride = weight.row_bytes();
+    if (row >= weight.tiled_rows()) {
+        format.panel(weight.data + row * stride + block * format.bytes, stride, live, blocks, space.panel);
+        return;
+    }
+    const std::uint8_t *tile = weight.data + row / kTile * kTile * stride;
+    const std::int64_t width = blocks * format.bytes;
+    for (int r = 0; r < kLanes; ++r)
+        restore_row(format, tile, static_cast<int>(row % kTile) + r, block, blocks, space.restored + r * width);
+    format.panel(space.restored, width, kLanes, blocks, space.panel);
+}
+
+// acc[m - m0][r] = weight row `row` + r times activation row m, for eight r and rows m0 to m1 - 1.
+inline void project_eight(const Operand &weight, std::int64_t row, const Input &in, int index, std::int64_t m0,
+                          std::int64_t m1, Workspace &space, float *acc) {
     const Format &format = *weight.format;
     const bool coded = in.set_of[index] >= 0 && in.set(index).group != 0;
     const CodeSet *set = in.set_of[index] < 0 ? nullptr : &in.set(index);
-    const Int8Panel four = int8_panel_for<4>(format.widen), one = int8_panel_for<1>(format.widen);
-    const std::int64_t stride = weight.row_bytes();
-    const std::uint8_t *rows = weight.data + tile * kLanes * stride;
-    const int live = static_cast<int>(least(kLanes, weight.rows - tile * kLanes));
-    std::memset(acc, 0, static_cast<std::size_t>((m1 - m0) * kLanes) * sizeof(float));
+    const Int8Panel four_rows = int8_panel_for<4>(format.widen), one_row = int8_panel_for<1>(format.widen);
     for (std::int64_t first = 0; first < in.k; first += kPanel) {
         const int weights = static_cast<int>(least(kPanel, in.k - first));
-        format.panel(rows + first / format.block * format.bytes, stride, live, weights / format.block, panel);
-        if (!coded && format.quantised) widen_codes(format, weights, panel);
+        load_panel(weight, row, first, weights, space);
+        if (!coded && format.quantised) widen_codes(format, weights, space.panel);
         std::int64_t m = m0;
         for (; m + 4 <= m1; m += 4) {
-            const Place at{m, first, weights, acc + (m - m0) * kLanes};
+            const Place at{m, first, weights, acc + (m - m0) * kTile};
             if (coded)
-                four(panel, format, in, *set, at);
+                four_rows(space.panel, format, in, *set, at);
             else
-                exact_panel<4>(panel, format, in, set, at);
+                exact_panel<4>(space.panel, format, in, set, at);
         }
         for (; m < m1; ++m) {
-            const Place at{m, first, weights, acc + (m - m0) * kLanes};
+            const Place at{m, first, weights, acc + (m - m0) * kTile};
             if (coded)
-                one(panel, format, in, *set, at);
+                one_row(space.panel, format, in, *set, at);
             else
-                exact_panel<1>(panel, format, in, set, at);
+                exact_panel<1>(space.panel, format, in, set, at);
         }
     }
+}
+
+// Rows m0 and on of a set of int8 codes for the kernels of tiles.
+inline Activations activations_of(const Input &in, const CodeSet &set, std::int64_t m0) {
+    const std::int64_t groups = in.k / set.width;
+    const std::uint8_t *tables = in.tables ? set.tables : nullptr;
+    return {in.k,   set.codes + m0 * in.k,       in.k, set.scales + m0 * groups, set.code_sums + m0 * groups,
+            groups, tables};
+}
+
+// acc[m - m0][r] = weight row kTile strip + r times activation row m, for the rows of a strip.
+inline void project(const Operand &weight, std::int64_t strip, const Input &in, int index, std::int64_t m0,
+                    std::int64_t m1, Workspace &space, float *acc) {
+    std::memset(acc, 0, static_cast<std::size_t>((m1 - m0) * kTile) * sizeof(float));
+    const std::int64_t first = strip * kTile, end = least(first + kTile, weight.rows);
+    const bool coded = in.set_of[index] >= 0 && in.set(index).group != 0;
+    if (coded && first < weight.tiled_rows()) {
+        const std::uint8_t *tile = weight.data + first * weight.row_bytes();
+        weight.format->tiling->multiply(tile, activations_of(in, in.set(index), m0), m1 - m0, space.tile, acc);
+        return;
+    }
+    for (std::int64_t row = first; row < end; row += kLanes)
+        project_eight(weight, row, in, index, m0, m1, space, acc + (row - first));
 }
 
 }  // namespace shohin::SHOHIN_TIER

@@ -4,6 +4,9 @@
 #include "kernels/linear/legacy.hpp"
 #include "kernels/linear/lowbit.hpp"
 #include "kernels/linear/plain.hpp"
+#include "kernels/linear/tile_avx2.hpp"
+#include "kernels/linear/tile_avx512.hpp"
+#include "kernels/linear/tile_generic.hpp"
 
 namespace shohin::SHOHIN_TIER {
 
@@ -60,15 +63,15 @@ void decode(const std::uint8_t *row, std::int64_t count, float *out) {
 
 template <class S>
 constexpr Format plain(const char *name) {
-    return {name, 1, S::kBytes, 1, 0, 0, false, false, Order::straight, plain_panel<S>, S::read};
+    return {name, 1, S::kBytes, 1, 0, 0, false, false, Order::straight, plain_panel<S>, S::read, nullptr};
 }
 
 template <class S>
-constexpr Format coded(const char *name, decltype(Format::panel) panel = code_panel<S>) {
+constexpr Format coded(const char *name, decltype(Format::panel) panel = code_panel<S>, const Tiling *tiling = nullptr) {
     static_assert(kPanel % S::kBlock == 0 && S::kGroup % 16 == 0 && kPanel / S::kGroup <= kPanelGroups);
     static_assert(S::kWiden == 0 || S::kGroup / 4 % S::kWiden == 0);
     return {name,     S::kBlock,   S::kBytes, S::kGroup, S::kOffset, S::kWiden, true,
-            S::kMinimum, S::kOrder, panel,     decode<S>};
+            S::kMinimum, S::kOrder, panel,     decode<S>, tiling};
 }
 
 }  // namespace
@@ -90,9 +93,9 @@ constinit const Format kFormats[] = {
     coded<Q4_K>("Q4_K"),
     coded<Q5_K>("Q5_K"),
     coded<Q6_K>("Q6_K"),
-    coded<OneBit>("Q1_0", word_panel<OneBit>),
-    coded<TwoBit<128, 32>>("PQ2_0", word_panel<TwoBit<128, 32>>),
-    coded<TwoBit<64, 8>>("Q2_0", word_panel<TwoBit<64, 8>>),
+    coded<OneBit>("Q1_0", word_panel<OneBit>, tiling<TileCodes<1, 128>>()),
+    coded<TwoBit<128, 32>>("PQ2_0", word_panel<TwoBit<128, 32>>, tiling<TileCodes<2, 128>>()),
+    coded<TwoBit<64, 8>>("Q2_0", word_panel<TwoBit<64, 8>>, tiling<TileCodes<2, 64>>()),
 };
 constinit const int kFormatCount = sizeof kFormats / sizeof kFormats[0];
 

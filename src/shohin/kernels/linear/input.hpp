@@ -4,7 +4,9 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/lanes.hpp"
+#include "kernels/linear/tile_avx2.hpp"
+#include "kernels/linear/tile_avx512.hpp"
+#include "kernels/linear/tile_generic.hpp"
 
 namespace shohin::SHOHIN_TIER {
 
@@ -19,6 +21,7 @@ struct CodeSet {
     float *scales = nullptr;             // [rows][k / group]
     std::int32_t *code_sums = nullptr;   // [rows][k / width]
     float *sums = nullptr;               // [rows][k / width], exact mode with minima
+    std::uint8_t *tables = nullptr;      // [rows up to kTableRows][k / 8][kTableBytes], where a kernel wants them
 };
 
 struct Input {
@@ -29,6 +32,7 @@ struct Input {
     CodeSet sets[kMostWeights];
     int set_of[kMostWeights] = {};  // per weight; -1 for one that reads x alone
     std::int64_t bytes = 0;
+    bool tables = false;  // live rows are few enough for lookup tables
 
     const CodeSet &set(int weight) const { return sets[set_of[weight]]; }
 };
@@ -79,6 +83,8 @@ inline Input lay_out(const Operand *weights, int count, std::int64_t capacity, b
             set.codes = carver.take<std::int8_t>(capacity * in.k);
             set.scales = carver.take<float>(capacity * (in.k / group));
             set.code_sums = carver.take<std::int32_t>(capacity * (in.k / set.width));
+            if (format.tiling != nullptr && format.tiling->tables)
+                set.tables = carver.take<std::uint8_t>(least(capacity, kTableRows) * (in.k / 8) * kTableBytes);
         } else {
             set.sums = carver.take<float>(capacity * (in.k / set.width));
         }
@@ -129,7 +135,8 @@ inline void reorder(Order order, std::int8_t *codes, std::int64_t k) {
     }
 }
 
-inline void fill_codes(const CodeSet &set, std::int64_t row, std::int64_t k, const float *v, float factor) {
+inline void fill_codes(const Input &in, const CodeSet &set, std::int64_t row, const float *v, float factor) {
+    const std::int64_t k = in.k;
     std::int8_t *codes = set.codes + row * k;
     float *scales = set.scales + row * (k / set.group);
     std::int32_t *sums = set.code_sums + row * (k / set.width);
@@ -140,6 +147,7 @@ inline void fill_codes(const CodeSet &set, std::int64_t row, std::int64_t k, con
         for (int j = 0; j < set.width; ++j) total += codes[g * set.width + j];
         sums[g] = total;
     }
+    if (in.tables && set.tables != nullptr) fill_tables(codes, k, set.tables + row * (k / 8) * kTableBytes);
     if (set.order != Order::straight) reorder(set.order, codes, k);
 }
 
@@ -159,7 +167,7 @@ inline void fill_row(const Input &in, std::int64_t row, const float *x, const fl
     for (int s = 0; s < in.set_count; ++s) {
         const CodeSet &set = in.sets[s];
         if (set.group != 0) {
-            fill_codes(set, row, in.k, v, factor);
+            fill_codes(in, set, row, v, factor);
             continue;
         }
         float *sums = set.sums + row * (in.k / set.width);

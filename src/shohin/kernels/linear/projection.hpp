@@ -1,4 +1,4 @@
-// The two stages of every linear op: prepare the rows, then tiles of eight weight rows against chunks of rows.
+// The two stages of every linear op: prepare the rows, then strips of kTile weight rows against chunks of rows.
 #pragma once
 
 #include "kernels/linear/dot.hpp"
@@ -21,6 +21,12 @@ struct Projection {
 
 inline Input input_of(const Call &call, const Projection &p, std::uint8_t *base) {
     return lay_out(call.operands + p.first, p.weights, p.capacity(call), p.int8, base);
+}
+
+inline Input input_of(const Call &call, const Step &step, const Projection &p, std::uint8_t *base) {
+    Input in = input_of(call, p, base);
+    in.tables = p.live(step) <= kTableRows;
+    return in;
 }
 
 inline bool int8_mode(const Call &call, int index) {
@@ -46,7 +52,7 @@ inline Needs prepare_projection(const Call &call, const Projection &p, std::int6
 
 inline void prepare_rows(const Call &call, const Step &step, const Projection &p, std::int64_t begin, std::int64_t end,
                          const Scratch &scratch) {
-    const Input in = input_of(call, p, scratch.shared);
+    const Input in = input_of(call, step, p, scratch.shared);
     const float *norm = p.norm >= 0 && call[p.norm] ? call[p.norm].as<float>() : nullptr;
     for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t row = p.gather ? step.wanted[i] : i;
@@ -54,54 +60,54 @@ inline void prepare_rows(const Call &call, const Step &step, const Projection &p
     }
 }
 
-inline std::int64_t tiles_of(const Operand &weight) { return (weight.rows + kLanes - 1) / kLanes; }
+inline std::int64_t strips_of(const Operand &weight) { return (weight.rows + kTile - 1) / kTile; }
 
 inline std::int64_t chunks_of(std::int64_t rows) { return (rows + kRowChunk - 1) / kRowChunk; }
 
-// Items of the second stage for a plain list of weights: (chunk of rows, weight, tile).
-inline std::int64_t tile_items(const Call &call, const Step &step, const Projection &p) {
-    std::int64_t tiles = 0;
-    for (int i = 0; i < p.weights; ++i) tiles += tiles_of(call[p.first + i]);
-    return tiles * chunks_of(p.live(step));
+// Items of the second stage for a plain list of weights: (chunk of rows, weight, strip).
+inline std::int64_t strip_items(const Call &call, const Step &step, const Projection &p) {
+    std::int64_t strips = 0;
+    for (int i = 0; i < p.weights; ++i) strips += strips_of(call[p.first + i]);
+    return strips * chunks_of(p.live(step));
 }
 
-// The outputs of one tile: acc [rows][8], of which `columns` count, for the outputs from (row, column) on.
-struct Tile {
+// The outputs of one strip: acc [rows][kTile], of which `columns` count, for the outputs from (row, column) on.
+struct Strip {
     std::int64_t row, rows, column, columns;
     const float *acc;
 };
 
 template <class Emit>
-inline void run_tiles(const Call &call, const Step &step, const Projection &p, std::int64_t begin, std::int64_t end,
+inline void run_strips(const Call &call, const Step &step, const Projection &p, std::int64_t begin, std::int64_t end,
                       const Scratch &scratch, const Emit &emit) {
-    const Input in = input_of(call, p, scratch.shared);
+    const Input in = input_of(call, step, p, scratch.shared);
     auto &space = *reinterpret_cast<Workspace *>(scratch.own);
-    const std::int64_t rows = p.live(step), per_chunk = tile_items(call, step, p) / chunks_of(rows);
+    const std::int64_t rows = p.live(step), per_chunk = strip_items(call, step, p) / chunks_of(rows);
     for (std::int64_t item = begin; item < end; ++item) {
         const std::int64_t m0 = item / per_chunk * kRowChunk, m1 = least(m0 + kRowChunk, rows);
-        std::int64_t tile = item % per_chunk, column = 0;
+        std::int64_t strip = item % per_chunk, column = 0;
         int w = 0;
-        for (; tile >= tiles_of(call[p.first + w]); ++w) {
-            tile -= tiles_of(call[p.first + w]);
+        for (; strip >= strips_of(call[p.first + w]); ++w) {
+            strip -= strips_of(call[p.first + w]);
             column += call[p.first + w].rows;
         }
         const Operand &weight = call[p.first + w];
-        project(weight, tile, in, w, m0, m1, space.panel, space.acc[0]);
-        const std::int64_t columns = least(kLanes, weight.rows - tile * kLanes);
-        emit(Tile{m0, m1 - m0, column + tile * kLanes, columns, space.acc[0]});
+        project(weight, strip, in, w, m0, m1, space, space.acc[0]);
+        const std::int64_t columns = least(kTile, weight.rows - strip * kTile);
+        emit(Strip{m0, m1 - m0, column + strip * kTile, columns, space.acc[0]});
     }
 }
 
-inline void put_tile(const Operand &out, const Tile &tile) {
-    for (std::int64_t m = 0; m < tile.rows; ++m)
-        std::memcpy(out.as<float>() + (tile.row + m) * out.columns + tile.column, tile.acc + m * kLanes,
-                    static_cast<std::size_t>(tile.columns) * sizeof(float));
+inline void put_strip(const Operand &out, const Strip &strip) {
+    for (std::int64_t m = 0; m < strip.rows; ++m)
+        std::memcpy(out.as<float>() + (strip.row + m) * out.columns + strip.column, strip.acc + m * kTile,
+                    static_cast<std::size_t>(strip.columns) * sizeof(float));
 }
 
-inline void add_tile(const Operand &out, const Tile &tile) {
-    for (std::int64_t m = 0; m < tile.rows; ++m) {
-        float *to = out.as<float>() + (tile.row + m) * out.columns + tile.column;
-        for (std::int64_t r = 0; r < tile.columns; ++r) to[r] += tile.acc[m * kLanes + r];
+inline void add_strip(const Operand &out, const Strip &strip) {
+    for (std::int64_t m = 0; m < strip.rows; ++m) {
+        float *to = out.as<float>() + (strip.row + m) * out.columns + strip.column;
+        for (std::int64_t r = 0; r < strip.columns; ++r) to[r] += strip.acc[m * kTile + r];
     }
 }
 
@@ -113,12 +119,12 @@ constexpr Stage kRowStage = {
         prepare_rows(call, step, View(call), begin, end, scratch);
     }};
 
-// Stage 2 of an op that only puts or adds its tiles to operand Out.
-template <Projection (*View)(const Call &), void (*Emit)(const Operand &, const Tile &), int Out>
-constexpr Stage kTileStage = {
-    [](const Call &call, const Step &step) { return tile_items(call, step, View(call)); },
+// Stage 2 of an op that only puts or adds its strips to operand Out.
+template <Projection (*View)(const Call &), void (*Emit)(const Operand &, const Strip &), int Out>
+constexpr Stage kStripStage = {
+    [](const Call &call, const Step &step) { return strip_items(call, step, View(call)); },
     [](const Call &call, const Step &step, std::int64_t begin, std::int64_t end, const Scratch &scratch) {
-        run_tiles(call, step, View(call), begin, end, scratch, [&](const Tile &tile) { Emit(call[Out], tile); });
+        run_strips(call, step, View(call), begin, end, scratch, [&](const Strip &strip) { Emit(call[Out], strip); });
     }};
 
 }  // namespace shohin::SHOHIN_TIER

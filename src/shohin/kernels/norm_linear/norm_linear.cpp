@@ -21,7 +21,7 @@ Needs prepare(const Call &call) {
     return needs;
 }
 
-constexpr Stage kStages[] = {kRowStage<view>, kTileStage<view, put_tile, 2>};
+constexpr Stage kStages[] = {kRowStage<view>, kStripStage<view, put_strip, 2>};
 
 }  // namespace
 

@@ -23,30 +23,30 @@ Needs prepare(const Call &call) {
     return needs;
 }
 
-std::int64_t tiles(const Call &call, const Step &step) { return tiles_of(call[2]) * chunks_of(step.rows); }
+std::int64_t strips(const Call &call, const Step &step) { return strips_of(call[2]) * chunks_of(step.rows); }
 
-// A tile takes rows r of gate and of up together, so that the product needs no second pass.
+// A strip takes rows r of gate and of up together, so that the product needs no second pass.
 void run_products(const Call &call, const Step &step, std::int64_t begin, std::int64_t end, const Scratch &scratch) {
-    const Input in = input_of(call, view(call), scratch.shared);
+    const Input in = input_of(call, step, view(call), scratch.shared);
     auto &space = *reinterpret_cast<Workspace *>(scratch.own);
     const Operand &out = call[4];
-    const std::int64_t per_chunk = tiles_of(call[2]);
+    const std::int64_t per_chunk = strips_of(call[2]);
     for (std::int64_t item = begin; item < end; ++item) {
         const std::int64_t m0 = item / per_chunk * kRowChunk, m1 = least(m0 + kRowChunk, step.rows);
-        const std::int64_t tile = item % per_chunk, column = tile * kLanes;
-        for (int w = 0; w < 2; ++w) project(call[2 + w], tile, in, w, m0, m1, space.panel, space.acc[w]);
-        const std::int64_t columns = least(kLanes, out.columns - column);
+        const std::int64_t strip = item % per_chunk, column = strip * kTile;
+        for (int w = 0; w < 2; ++w) project(call[2 + w], strip, in, w, m0, m1, space, space.acc[w]);
+        const std::int64_t columns = least(kTile, out.columns - column);
         for (std::int64_t m = m0; m < m1; ++m) {
-            const float *gate = space.acc[0] + (m - m0) * kLanes, *up = space.acc[1] + (m - m0) * kLanes;
-            float product[kLanes];
-            for (int r = 0; r < kLanes; ++r) product[r] = gate[r] / (1.0f + exponential(-gate[r])) * up[r];
+            const float *gate = space.acc[0] + (m - m0) * kTile, *up = space.acc[1] + (m - m0) * kTile;
+            float product[kTile];
+            for (int r = 0; r < kTile; ++r) product[r] = gate[r] / (1.0f + exponential(-gate[r])) * up[r];
             std::memcpy(out.as<float>() + m * out.columns + column, product,
                         static_cast<std::size_t>(columns) * sizeof(float));
         }
     }
 }
 
-constexpr Stage kStages[] = {kRowStage<view>, {tiles, run_products}};
+constexpr Stage kStages[] = {kRowStage<view>, {strips, run_products}};
 
 }  // namespace
 
