@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -34,6 +35,20 @@ def test_rewriting_a_file_changes_no_byte(cases: Path, tmp_path: Path, version: 
     weights = read_gguf(source)
     write_gguf(tmp_path / "again.gguf", weights.metadata, weights.tensors.values())
     assert (tmp_path / "again.gguf").read_bytes() == source.read_bytes()
+
+
+def test_pipes_sockets_and_links_to_them_are_never_replaced(tmp_path: Path) -> None:
+    pipe, link, loop = tmp_path / "pipe", tmp_path / "link", tmp_path / "loop"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    loop.symlink_to(loop)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "sock"))
+    before = {p.name: p.lstat().st_mode for p in tmp_path.iterdir()}
+    for target in (pipe, link, loop, tmp_path / "sock"):
+        with pytest.raises(BadFile, match="is a device, a pipe or a socket"):
+            write_gguf(target, {"general.architecture": "x"}, [one()])
+    assert {p.name: p.lstat().st_mode for p in tmp_path.iterdir()} == before
 
 
 def test_split_set_becomes_one_file(cases: Path, tmp_path: Path) -> None:

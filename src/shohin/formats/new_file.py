@@ -36,7 +36,7 @@ def new_file(path: str | os.PathLike[str], size: int) -> Iterator[NewFile]:
 
     Until then an older file at ``path`` stays as it is, and nothing new is left behind, also after KeyboardInterrupt
     and, where the file system has nameless files (Linux), after the process was killed. BadFile with the path: folder
-    missing or not writable, a directory at ``path``, too little space, or any failure while writing.
+    missing or not writable, anything but a regular file at ``path``, too little space, or any failure while writing.
     """
     try:
         target = Path(os.path.realpath(path))
@@ -71,6 +71,8 @@ def new_file(path: str | os.PathLike[str], size: int) -> Iterator[NewFile]:
 def _check_target(target: Path, size: int) -> None:
     if target.is_dir():
         raise BadFile(f"{target}: is a folder; give the name of a file")
+    if os.path.lexists(target) and not target.is_file():
+        raise BadFile(f"{target}: is a device, a pipe or a socket, which would be replaced; give the name of a file")
     if not target.parent.is_dir():
         raise BadFile(f"{target}: the folder {target.parent} does not exist")
     try:
