@@ -111,6 +111,12 @@ def test_neither_path_nor_id(hub: Hub, model: str) -> None:
     assert hub.calls == []
 
 
+def test_a_home_folder_that_nobody_has(hub: Hub) -> None:
+    with pytest.raises(BadRequest, match=r"'~nobody-here-4711/x\.gguf': .*give the folder in full") as caught:
+        locate("~nobody-here-4711/x.gguf")
+    assert caught.value.code == "model_not_found" and hub.calls == []
+
+
 def test_ids() -> None:
     assert parse_id("a/b") == HubId("a/b")
     assert parse_id("a/b.c-1:Q1_0") == HubId("a/b.c-1", quant="Q1_0")

@@ -95,13 +95,15 @@ def _missing(message: str) -> BadRequest:
 def _local(model: str) -> Path | None:
     if not model or "\0" in model:
         raise _missing(f"{model!r} is no model: give a file, a folder or a Hugging Face id")
-    path = Path(model).expanduser()
     try:
+        path = Path(model).expanduser()
         if path.is_dir():
             return path / choose((p.name for p in path.iterdir() if p.is_file()), None, str(path))
         return path if path.exists() else None
     except OSError as error:
         raise _missing(f"{model!r}: cannot be read: {error.strerror or error}") from error
+    except RuntimeError as error:  # a home folder that nobody has, or a loop of links
+        raise _missing(f"{model!r}: {error}; give the folder in full") from error
 
 
 def _parts(first: str, files: Sequence[str]) -> list[str]:
