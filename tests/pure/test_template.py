@@ -137,6 +137,19 @@ BOMBS = {
     "macros of fixed text": "{% macro m() %}"
     + "A" * 100_000
     + "{% endmacro %}{% for i in range(99999) %}{% set x = m() %}{% endfor %}",
+    "comparisons of long texts": "{% set a = 'x' * 8000000 %}{% set b = 'x' * 8000000 %}{{ a" + "==b==a" * 4000 + " }}",
+    "searches in long texts": "{% set h = 'a' * 8000000 %}{% set n = 'a' * 2000000 ~ 'b' ~ 'a' * 2000000 %}"
+    + "{% if n in h %}{% endif %}" * 1000,
+    "comparisons by a test": "{% set a = 'x' * 8000000 %}{% set b = 'x' * 8000000 %}"
+    + "{% if a is eq(b) %}{% endif %}" * 9000,
+    "comparisons of lists": "{% set a = range(100000)|list %}{% set b = range(100000)|list %}{% set c = [a, a, a, a] %}"
+    + "{% set d = [b, b, b, b] %}"
+    + "{% if c != d %}{% endif %}" * 3000,
+    "searches in ranges": "{% set r = range(100000) %}" + "{% if 'x' in r %}{% endif %}" * 5000,
+    "searches in lazy filters": "{% for i in range(60) %}{{ 'x' in range(100000)"
+    + "|map(attribute='real')" * 200
+    + " }}{% endfor %}",
+    "counted in long texts": "{% set a = 'x' * 8000000 %}" + "{% set x = a.count('xy') %}" * 5000,
     "much output": "{% for i in range(100000) %}{{ 'x' * 1000 }}{% endfor %}",
     "a sum of lists": "{{ ([[1]] * 100000)|sum(start=[]) }}",
     "a time format": "{{ strftime_now('%1000000000Y') }}",
@@ -156,6 +169,30 @@ def test_a_template_that_asks_for_too_much_is_stopped(name: str) -> None:
     with pytest.raises(BadFile, match="chat_template"):
         ChatTemplate(BOMBS[name], "x.gguf: tokenizer.chat_template", limits=limits).render({"messages": TALK})
     assert time.thread_time() - start < 4
+
+
+def test_comparisons_mean_what_they_mean_in_jinja() -> None:
+    source = (
+        "{{ 1 < 2 < 3 }}{{ 3 > 2 > 2 }}{{ 1 < 0 < nothing.x }}{{ 'a' in {'a': 1} }}{{ 2 not in [1, [2]] }}"
+        "{{ 5 in range(9) }}{{ '5' in range(9) }}{{ '5' in range(9)|map('string') }}{{ [1] == [1] }}{{ 'b' in 'abc' }}"
+        "{{ nothing == nothing }}{{ 'x' in nothing }}{{ 1 == 1.0 != 2 }}"
+    )
+    assert render(source) == "TrueFalseFalseTrueTrueTrueFalseTrueTrueTrueTrueFalseTrue"
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": "x" * 9_000_000}],
+        [{"role": "user", "content": ""}] * 300_000,
+        [{"role": "user", "content": "x" * 1_500_000}] * 5,
+    ],
+    ids=["long", "many", "together"],
+)
+def test_messages_that_are_too_large_are_the_callers_fault(messages: list[dict[str, str]]) -> None:
+    with pytest.raises(BadRequest, match="messages are too large") as caught:
+        render("{% for m in messages * 3 %}{{ m.content }}{% endfor %}", messages=messages)
+    assert (caught.value.param, caught.value.code) == ("messages", "messages_too_large")
 
 
 def test_limits_leave_room_for_real_conversations(smollm2_source: str, qwen3_source: str) -> None:

@@ -15,6 +15,7 @@ from jinja2.runtime import Undefined
 
 _TIMED_EVERY = 64  # steps between two looks at the clock
 _MOST_BITS = 4096  # longest whole number
+_LONG = 4096  # characters; an operation on more is worth a look at the clock of its own
 _ELEMENT = 16  # an element of a container takes as much as so many characters
 
 
@@ -49,12 +50,12 @@ class Budget:
         self._total = 0
         self._ends = time.thread_time() + limits.seconds
 
-    def step(self) -> None:
-        """One round, call, filter or operator."""
+    def step(self, *operands: Any) -> None:
+        """One round, call, filter or operator; large operands make it look at the clock before it runs."""
         self._steps += 1
         if self._steps > self.limits.steps:
             raise OverBudget(f"more than {self.limits.steps} steps")
-        if self._steps % _TIMED_EVERY == 0:
+        if self._steps % _TIMED_EVERY == 0 or any(map(_takes_time, operands)):
             self._watch()
 
     def charge(self, size: int) -> None:
@@ -79,6 +80,12 @@ class Budget:
         elif isinstance(value, (list, tuple, dict)):
             self.charge(_ELEMENT * self.count(value))
         return value
+
+    def compared(self, value: Any) -> Any:
+        """An operand of a comparison: a step. What would be searched element by element counts its rounds."""
+        self.step(value)
+        lazy = isinstance(value, Iterable) and not isinstance(value, (str, list, tuple, Mapping, Undefined))
+        return self.each(value) if lazy and not isinstance(value, range) else value
 
     def each(self, items: Iterable[Any], written: int = 0) -> Counted:
         """The iterable, counting each round and the ``written`` characters of fixed text in its body."""
@@ -111,6 +118,11 @@ class Budget:
     def _watch(self) -> None:
         if time.thread_time() > self._ends:
             raise OverBudget(f"more than {self.limits.seconds} s of processor time")
+
+
+def _takes_time(value: Any) -> bool:
+    # How much a container holds inside is not known without counting, which would take longer than the clock does.
+    return len(value) > _LONG if isinstance(value, str) else isinstance(value, (list, tuple, Mapping, range))
 
 
 class Counted:

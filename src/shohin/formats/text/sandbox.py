@@ -66,6 +66,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.globals["strftime_now"] = lambda form: current().now.strftime(growth.time_format(form))
         self.each = lambda items, written: current().each(items, written)
         self.measured = lambda value: current().measure(value)
+        self.compared = lambda value: current().compared(value)
         self.joined = _joined
         self.written = 0
 
@@ -89,7 +90,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Every call in a template: counted, sized before where it can grow, measured after."""
         budget = current()
-        budget.step()
+        if __obj is __self.compared:
+            return budget.compared(args[0])
+        budget.step(*args, getattr(__obj, "__self__", None))
         if isinstance(__obj, (LoopContext, Macro, BlockReference)):
             budget.charge(__self.written)
         if isinstance(__obj, LoopContext) and args:
@@ -101,7 +104,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Every operator but comparison and ``~``."""
         budget = current()
-        budget.step()
+        budget.step(left, right)
         growth.check_operator(budget, operator, left, right)
         return budget.measure(super().call_binop(context, operator, left, right))
 
@@ -159,7 +162,7 @@ class _Generation(Extension):
 
 
 class _Counters(NodeTransformer):
-    """Puts calls to the environment's counters around loops, literals, slices and ``~``."""
+    """Puts calls to the environment's counters around loops, literals, slices, ``~`` and what is compared."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         written = _fixed_text(node)
@@ -170,6 +173,13 @@ class _Counters(NodeTransformer):
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         return _ask("joined", *node.nodes)
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.expr = _ask("compared", node.expr)
+        for operand in node.ops:
+            operand.expr = _ask("compared", operand.expr)
+        return node
 
     def _literal(self, node: Any) -> nodes.Node:
         self.generic_visit(node)
@@ -189,7 +199,7 @@ def _counted(function: Callable[..., Any], name: str = "") -> Callable[..., Any]
     @wraps(function)
     def counted(*args: Any, **kwargs: Any) -> Any:
         budget = current()
-        budget.step()
+        budget.step(*args)
         if name:
             args = (*args[:skipped], *growth.check_filter(budget, name, args[skipped:], kwargs))
         return budget.measure(function(*args, **kwargs))

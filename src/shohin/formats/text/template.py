@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -10,11 +11,13 @@ from jinja2 import Template, nodes
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
 from shohin.errors import BadFile, BadRequest
-from shohin.formats.text.budget import Budget, OverBudget, TemplateLimits, spending
+from shohin.formats.text.budget import Budget, OverBudget, TemplateLimits, current, spending
 from shohin.formats.text.sandbox import Refused, Sandbox
 
 _MOST_SOURCE = 256 << 10  # characters; published templates have at most some 30 thousand
 _NO_LIMITS = TemplateLimits()
+# Variables of less than this share of what one value may hold are no reason for a limit to be reached.
+_LARGE_SHARE = 16
 
 
 class ChatTemplate:
@@ -47,18 +50,16 @@ class ChatTemplate:
 
         now: what ``strftime_now`` shows, by default the present.
 
-        BadRequest where the template refuses them or can't work with them; BadFile where it reaches for something
-        forbidden or goes over its limits.
+        BadRequest where the template refuses them or can't work with them, or where they are too large; BadFile where
+        it reaches for something forbidden or goes over its limits with variables of ordinary size.
         """
         try:
-            with spending(Budget(self._limits, now)) as budget:
-                budget.measure([*variables.values()])
+            with spending(Budget(self._limits, now)):
                 return self._collect(variables)
+        except (OverBudget, RecursionError, OverflowError, MemoryError) as error:
+            raise self._over(variables, error) from error
         except SecurityError as error:
-            what = "the template is over its limits" if isinstance(error, OverBudget) else "forbidden"
-            raise BadFile(f"{self._origin}: {what}: {error}; nothing was rendered") from error
-        except (RecursionError, OverflowError, MemoryError) as error:
-            raise BadFile(f"{self._origin}: the template is over its limits: {error}; nothing was rendered") from error
+            raise BadFile(f"{self._origin}: forbidden: {error}; nothing was rendered") from error
         except Refused as error:
             raise BadRequest(
                 f"{self._origin}: the template refused the messages: {error}", param="messages", code="template_error"
@@ -70,7 +71,26 @@ class ChatTemplate:
                 code="template_error",
             ) from error
 
+    def _over(self, variables: Mapping[str, Any], error: Exception) -> BadFile | BadRequest:
+        """Whose fault it is that a limit was reached: large variables are, since any template handles them at least
+        once; with others it is the template.
+        """
+        ordinary = replace(
+            self._limits, value=self._limits.value // _LARGE_SHARE, elements=self._limits.elements // _LARGE_SHARE
+        )
+        try:
+            Budget(ordinary).count([*variables.values()])
+        except OverBudget as size:
+            return BadRequest(
+                f"{self._origin}: the messages are too large for a chat template: {error} ({size} in a conversation "
+                f"that is sure to be rendered); send fewer or shorter ones",
+                param="messages",
+                code="messages_too_large",
+            )
+        return BadFile(f"{self._origin}: the template is over its limits: {error}; nothing was rendered")
+
     def _collect(self, variables: Mapping[str, Any]) -> str:
+        current().measure([*variables.values()])
         chunks: list[str] = []
         size = 0
         for chunk in self._template.generate(variables):
