@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+from memory_models import Sizes
 
 from shohin.errors import BadFile, UnsupportedFormat
-from shohin.models import Linear, Rope, Yarn, rope_from_config
+from shohin.models import Linear, Rope, Yarn, configure, rope_from_config
 from shohin.models.keys import Keys
 from shohin.models.scaling import rope_from_gguf
 
@@ -146,3 +148,45 @@ def test_config_json_that_cannot_be_obeyed_is_refused(
     with pytest.raises(error, match=words) as caught:
         from_config(config)
     assert "config.json" in str(caught.value)
+
+
+YARN_KEYS = {"type": "yarn", "factor": 4.0, "original_context_length": 8192}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("yarn_beta_fast", 1e308),
+        ("yarn_beta_fast", 5e-324),
+        ("yarn_beta_slow", 5e-324),
+        ("yarn_beta_slow", 1e308),
+        ("attn_factor", 1e308),
+        ("attn_factor", 3.5e38),
+    ],
+)
+def test_yarn_values_that_overflow_are_refused_by_name(name: str, value: float) -> None:
+    """Warnings are errors here, so NumPy says nothing on the way either."""
+    with pytest.raises(BadFile, match=f"tiny.gguf: qwen3.rope.scaling.{name} = "):
+        from_gguf(**YARN_KEYS, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["beta_fast", "beta_slow", "attention_factor"])
+def test_the_same_in_a_config_json(name: str) -> None:
+    with pytest.raises(BadFile, match=f"{name} = 1e\\+308"):
+        from_config({"rope_theta": 1e6, "rope_scaling": {"rope_type": "yarn", **INSIDE, name: 1e308}})
+
+
+def test_a_base_whose_angles_overflow_is_refused_by_name() -> None:
+    with pytest.raises(BadFile, match="rope_theta = 5e-324"):
+        from_config({"rope_theta": 5e-324})
+    weights = Sizes(head=128, base=5e-324).weights()
+    with pytest.raises(BadFile, match=r"qwen3\.rope\.freq_base = 5e-324"):
+        configure(weights)
+
+
+@pytest.mark.parametrize("factor", [1.0, 3e38, 1e308])
+@pytest.mark.parametrize("kind", ["linear", "yarn"])
+def test_what_is_accepted_gives_a_finite_table(kind: str, factor: float) -> None:
+    settings = {"type": kind, "factor": factor} | ({"original_context_length": 1} if kind == "yarn" else {})
+    for name, value in (("finetuned", True), ("yarn_beta_fast", 1e12), ("yarn_beta_slow", 1e-6), ("attn_factor", 1e30)):
+        assert np.isfinite(from_gguf(**{**settings, name: value}).table(300)).all()

@@ -13,7 +13,7 @@ from shohin.formats.weights import Weights
 from shohin.kernels.attend import MAX_HEAD_DIM, Heads
 from shohin.models.keys import Keys
 from shohin.models.rope import Rope
-from shohin.models.scaling import rope_from_gguf
+from shohin.models.scaling import plain_rope, rope_from_gguf
 
 # Keys that would change the computation, with the values that leave it as it is. A key that is read and has no effect
 # is how long chats went wrong elsewhere, so anything else is refused by name.
@@ -187,10 +187,15 @@ def _vocabulary(weights: Weights, keys: Keys, rows: int) -> int:
 
 
 def _rope(weights: Weights, keys: Keys, head_dim: int, reading: Reading) -> Rope:
-    base = keys.positive("rope.freq_base", reading.base)
     tensor = weights.tensors.get("rope_freqs.weight") if reading.divisors else None
     divisors = () if tensor is None else _divisors(tensor, head_dim, keys)
-    return rope_from_gguf(keys, Rope(base, head_dim, reading.pairing, divisors=divisors))
+    rope = plain_rope(
+        keys,
+        "rope.freq_base",
+        lambda base: Rope(base, head_dim, reading.pairing, divisors=divisors),
+        reading.base,
+    )
+    return rope_from_gguf(keys, rope)
 
 
 def _divisors(tensor: Tensor, head_dim: int, keys: Keys) -> tuple[float, ...]:

@@ -12,6 +12,10 @@ from shohin.errors import BadShape
 
 # Rows of the table that are computed at once, so that the float64 angles of a long context stay small.
 CHUNK = 4096
+# Contexts are u32 in model files.
+LAST_POSITION = 2.0**32
+# Turns over the original context that YaRN's ramp may begin or end at; published models have 1 to 32.
+TURNS = (1e-6, 1e12)
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,13 @@ class Rope:
             return 1.0
         given = self.scaling.magnitude
         return yarn_magnitude(self.scaling.factor) if given is None else given
+
+    @property
+    def computable(self) -> bool:
+        """Whether every angle and every entry of the table is finite, at whatever position a file may promise."""
+        with np.errstate(all="ignore"):
+            angles = self.frequencies() * LAST_POSITION
+            return bool(np.isfinite(angles).all() and np.isfinite(np.float32(self.magnitude)))
 
     def frequencies(self) -> NDArray[np.float64]:
         """Radians a position, float64 [dim / 2]."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from shohin.errors import BadFile, UnsupportedFormat
 from shohin.models.keys import Keys
-from shohin.models.rope import Linear, Rope, Yarn, yarn_magnitude
+from shohin.models.rope import TURNS, Linear, Rope, Yarn, yarn_magnitude
 
 KNOWN = ("none", "linear", "yarn")
 
@@ -59,6 +59,16 @@ CONFIG = Spelling(
 )
 
 
+def plain_rope(keys: Keys, name: str, rope: Callable[[float], Rope], default: float | None = None) -> Rope:
+    """RoPE with the base under ``name`` (``default`` where it is absent), not scaled; BadFile for a base, or divisors,
+    with which angles would not be finite.
+    """
+    made = rope(keys.positive(name, default))
+    if not made.computable:
+        raise keys.bad(name, "a base with which every angle is finite")
+    return made
+
+
 def rope_from_gguf(keys: Keys, rope: Rope) -> Rope:
     """``rope`` with the scaling that ``<architecture>.rope.scaling.*`` asks for."""
     old = keys.get("rope.scale_linear")
@@ -83,10 +93,11 @@ def rope_from_config(config: Mapping[str, object], dim: int, pairing: str, sourc
         if not isinstance(inside, Mapping):
             raise BadFile(f"{source}: {form} is {inside!r}; an object was expected")
         values = _one_type(inside, f"{source}: {form}")
-        base = Keys(values if "rope_theta" in values else config, "", f"{source}: {form}").positive("rope_theta")
-        found[form] = _scaled(Rope(base, dim, pairing), Keys(values, "", f"{source}: {form}"), CONFIG)
+        based = Keys(values if "rope_theta" in values else config, "", f"{source}: {form}")
+        rope = plain_rope(based, "rope_theta", lambda base: Rope(base, dim, pairing))
+        found[form] = _scaled(rope, Keys(values, "", f"{source}: {form}"), CONFIG)
     if not found:
-        return Rope(Keys(config, "", source).positive("rope_theta"), dim, pairing)
+        return plain_rope(Keys(config, "", source), "rope_theta", lambda base: Rope(base, dim, pairing))
     if len(set(found.values())) > 1:
         raise BadFile(f"{source}: rope_parameters and rope_scaling disagree: {found}; keep one of them")
     return next(iter(found.values()))
@@ -109,7 +120,10 @@ def _scaled(rope: Rope, keys: Keys, spelling: Spelling) -> Rope:
     if factor < 1:
         raise keys.bad("factor", "a finite number of at least 1")
     scaling = Linear(factor) if kind == "linear" else _yarn(factor, rope, keys, spelling)
-    return Rope(rope.base, rope.dim, rope.pairing, scaling, rope.divisors)
+    scaled = Rope(rope.base, rope.dim, rope.pairing, scaling, rope.divisors)
+    if not scaled.computable:
+        raise keys.bad(spelling.magnitude, "a factor whose product with a cosine is a finite float32")
+    return scaled
 
 
 def _kind(keys: Keys, spelling: Spelling) -> str:
@@ -160,4 +174,9 @@ def _yarn(factor: float, rope: Rope, keys: Keys, spelling: Spelling) -> Yarn:
 
 
 def _turns(keys: Keys, name: str, default: float) -> float:
-    return default if keys.get(name) is None else keys.positive(name)
+    if keys.get(name) is None:
+        return default
+    turns = keys.positive(name)
+    if not TURNS[0] <= turns <= TURNS[1]:
+        raise keys.bad(name, f"a number of turns from {TURNS[0]:g} to {TURNS[1]:g}")
+    return turns
