@@ -378,3 +378,18 @@ def test_real_file_as_the_gguf_package_sees_it() -> None:
         assert ours.shape == tuple(int(d) for d in t.shape)[::-1]
         assert ours.format.type_id == int(t.tensor_type)
         assert np.array_equal(ours.data, t.data.view(np.uint8).reshape(-1)), t.name
+
+
+@pytest.mark.parametrize("name", ["gguf/tiny_q1.gguf", "shards/tiny-00001-of-00003.gguf"])
+def test_a_file_may_be_deleted_or_replaced_while_it_is_open(cases: Path, tmp_path: Path, name: str) -> None:
+    files = sorted((cases / name).parent.glob("tiny-*" if "shards" in name else "tiny_q1.gguf"))
+    copies = [Path(shutil.copy(file, tmp_path)) for file in files]
+    size = sum(file.stat().st_size for file in files)
+    weights = read_gguf(copies[0])
+    before = {t.name: t.data.tobytes() for t in weights.tensors.values()}
+    copies[0].unlink()
+    for copied in copies[1:]:
+        (tmp_path / "new").write_bytes(b"x")
+        (tmp_path / "new").replace(copied)
+    assert weights.file_bytes == size
+    assert {t.name: t.data.tobytes() for t in weights.tensors.values()} == before

@@ -18,12 +18,14 @@ class Weights:
     metadata: key -> bool, int, float, str, or a sequence.
 
     tensors: name -> Tensor, in file order. notes: choices the reader made that a user should see (the id-42 layout).
+    stored: bytes of all files together when they were opened; they may be gone since.
     """
 
     paths: tuple[Path, ...]
     metadata: Mapping[str, object]
     tensors: Mapping[str, Tensor]
     notes: tuple[str, ...] = field(default=())
+    stored: int = 0
 
     @property
     def source(self) -> str:
@@ -40,10 +42,8 @@ class Weights:
 
     @property
     def file_bytes(self) -> int:
-        """Size of all files together; of the tensors alone for a model made in memory."""
-        if not self.paths:
-            return sum(t.data.nbytes for t in self.tensors.values())
-        return sum(p.stat().st_size for p in self.paths)
+        """Size of all files together when they were opened; of the tensors alone for a model made in memory."""
+        return self.stored if self.paths else sum(t.data.nbytes for t in self.tensors.values())
 
     @property
     def parameters(self) -> int:

@@ -28,11 +28,15 @@ ENOUGH_TENSORS = 64
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One mapped file of a set: its path, its header and all its tensor data as read-only bytes."""
+    """One mapped file of a set: its path, its header and all its tensor data as read-only bytes.
+
+    size: bytes of the whole file.
+    """
 
     path: Path
     header: Header
     data: NDArray[np.uint8]
+    size: int
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,9 @@ def read_gguf(path: str | os.PathLike[str], *, dialect: str | None = None) -> We
     dimension last, the data are views of the mapped file. ``Weights.metadata`` is a ``Metadata`` and remembers the kind
     of every value; keys ``split.*`` of a set are left out, since the set is now whole.
 
+    The file must keep its length while weights from it are in use: the system ends a process (SIGBUS) that reads a
+    mapped page which a file has lost. Deleting the file, or renaming another over it, is harmless.
+
     BadFile: missing, damaged, cut, contradictory or undecidable. UnsupportedFormat: a version, byte order, tensor type
     or weight rotation that shohin does not read. BadRequest: an unknown dialect.
     """
@@ -55,7 +58,8 @@ def read_gguf(path: str | os.PathLike[str], *, dialect: str | None = None) -> We
     if len(parts) > 1:
         _check_total(parts, len(tensors))
         metadata = metadata.changed({}, drop=SPLIT_KEYS)
-    return Weights(tuple(p.path for p in parts), metadata, tensors, notes=() if note is None else (note,))
+    notes = () if note is None else (note,)
+    return Weights(tuple(p.path for p in parts), metadata, tensors, notes, sum(p.size for p in parts))
 
 
 def _map(path: Path) -> mmap.mmap | bytes:
@@ -80,7 +84,7 @@ def _part(path: Path) -> Part:
     buffer = _map(path)
     header = read_header(Cursor(buffer, str(path)))
     everything = np.frombuffer(buffer, np.uint8)
-    return Part(path, header, everything[header.data_start :])
+    return Part(path, header, everything[header.data_start :], len(everything))
 
 
 def _parts(first: Path) -> list[Part]:
