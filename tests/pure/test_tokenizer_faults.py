@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shohin.errors import BadFile, ShohinError, UnsupportedFormat
-from shohin.formats.text import Tokenizer, tokenizer_from_json, tokenizer_from_metadata
+from shohin.formats.text import Tokenizer, from_json, tokenizer_from_json, tokenizer_from_metadata
 
 P = "tokenizer.ggml."
 Change = Callable[[dict[str, Any]], Any]
@@ -175,6 +176,9 @@ JSON_FAULTS: list[tuple[Change, type[ShohinError], str]] = [
     (lambda b: b["model"]["vocab"].update(zz=97), BadFile, "id 97 is both 'a' and 'zz'"),
     (lambda b: b["model"].update(merges=["t q"]), BadFile, "'tq', which is missing"),
     (lambda b: b["model"].update(merges=[["t"]]), BadFile, r"merges\[0\]"),
+    (lambda b: b["model"].update(merges={}), BadFile, r"model\.merges is {}"),
+    (lambda b: b["model"].pop("merges"), BadFile, r"model\.merges is None"),
+    (lambda b: b.update(added_tokens={}), BadFile, "added_tokens is {}"),
     (lambda b: b["added_tokens"].append({"id": 5}), BadFile, "content must be text"),
     (lambda b: b["added_tokens"].append({"id": 300, "content": "x y", "lstrip": True}), UnsupportedFormat, "lstrip"),
     (lambda b: b.update(decoder=None), UnsupportedFormat, "decoder"),
@@ -215,6 +219,29 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, raw: str) -> Non
         tokenizer_from_json(tmp_path)
     with pytest.raises(BadFile, match="missing"):
         tokenizer_from_json(tmp_path / "missing" / "tokenizer.json")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
+def test_only_regular_files_of_bounded_size_are_read(
+    tmp_path: Path, tokenizer_json: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, tokenizer_json)
+    path = tmp_path / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(BadFile, match=f"{name}: is no regular file"):
+        tokenizer_from_json(tmp_path)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(BadFile, match=f"{name}: is no regular file"):
+        tokenizer_from_json(tmp_path)
+    path.unlink()
+    written(tmp_path, tokenizer_json)
+    path.write_bytes(b" " * 200_000)
+    monkeypatch.setattr(from_json, "_MOST_BYTES", 100_000)
+    monkeypatch.setattr(from_json, "_MOST_TEMPLATE", 100_000)
+    with pytest.raises(BadFile, match=f"{name}: more than the 100000 bytes"):
+        tokenizer_from_json(tmp_path)
 
 
 def test_the_files_beside_it_give_ends_start_and_template(tmp_path: Path, tokenizer_json: dict[str, Any]) -> None:

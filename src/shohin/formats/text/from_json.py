@@ -15,6 +15,7 @@ from shohin.formats.text.tokenizer import SpecialIds, Tokenizer
 from shohin.formats.text.vocabulary import TokenKind, Vocabulary
 
 _MOST_BYTES = 256 << 20
+_MOST_TEMPLATE = 1 << 20
 _NORMAL_FORMS = {"NFC": normalizers.NFC, "NFD": normalizers.NFD, "NFKC": normalizers.NFKC, "NFKD": normalizers.NFKD}
 
 
@@ -36,17 +37,26 @@ def tokenizer_from_json(path: str | Path) -> Tokenizer:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        size = path.stat().st_size
-        if size > _MOST_BYTES:
-            raise BadFile(f"{path}: {size} bytes, more than the {_MOST_BYTES} that a tokenizer may have")
-        body = json.loads(path.read_bytes())
-    except OSError as error:
-        raise BadFile(f"{path}: can't be read: {error.strerror}") from error
+        body = json.loads(_content(path, _MOST_BYTES))
     except (ValueError, RecursionError) as error:
         raise BadFile(f"{path}: not valid JSON: {error}") from error
     if not isinstance(body, dict):
         raise BadFile(f"{path}: a JSON object was expected, {type(body).__name__} was found")
     return body
+
+
+def _content(path: Path, most: int) -> bytes:
+    """A regular file's bytes: a pipe would be waited for, a device never ends."""
+    try:
+        if not path.is_file():
+            raise BadFile(f"{path}: {'is no regular file' if path.exists() else 'no such file'}")
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except (OSError, ValueError) as error:
+        raise BadFile(f"{path}: can't be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(content) > most:
+        raise BadFile(f"{path}: more than the {most} bytes that such a file may have")
+    return content
 
 
 class _Reader:
@@ -117,7 +127,10 @@ class _Reader:
             yield piece, self._id(token, piece)
 
     def _added(self) -> Iterator[tuple[str, int, bool]]:
-        for row in _list(self._body.get("added_tokens")):
+        added = self._body.get("added_tokens")
+        if added is not None and not isinstance(added, list):
+            raise BadFile(f"{self._source}: added_tokens is {_short(added)}; a list was expected")
+        for row in added or ():
             piece = row.get("content") if isinstance(row, dict) else None
             if not isinstance(piece, str) or not piece:
                 raise BadFile(f"{self._source}: added_tokens holds {_short(row)}; content must be text")
@@ -137,7 +150,10 @@ class _Reader:
 
     def _merges(self) -> list[tuple[str, str]]:
         pairs = []
-        for index, merge in enumerate(_list(self._model.get("merges"))):
+        merges = self._model.get("merges")
+        if not isinstance(merges, list):
+            raise BadFile(f"{self._source}: model.merges is {_short(merges)}; a list was expected")
+        for index, merge in enumerate(merges):
             parts = merge.split(" ") if isinstance(merge, str) else merge
             if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(p, str) and p for p in parts):
                 raise BadFile(f"{self._source}: model.merges[{index}] is {_short(merge)}; two pieces were expected")
@@ -227,8 +243,8 @@ class _Config:
         path = self._folder / "chat_template.jinja"
         if path.exists():
             try:
-                return {"default": path.read_text(encoding="utf-8")}
-            except (OSError, UnicodeDecodeError) as error:
+                return {"default": _content(path, _MOST_TEMPLATE).decode()}
+            except UnicodeDecodeError as error:
                 raise BadFile(f"{path}: can't be read: {error}") from error
         value = self._config.get("chat_template")
         rows = [{"name": "default", "template": value}] if isinstance(value, str) else value
