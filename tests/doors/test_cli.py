@@ -280,3 +280,71 @@ def test_a_setting_that_the_device_lacks_is_refused(shohin: Shohin, tiny: Path) 
     assert shohin("info", tiny, "--device", "host", "--json", env=by_default).json["device"] == "host"
     assert shohin("info", tiny, "--json", env={**by_default, "SHOHIN_DEVICE": "host"}).json["device"] == "host"
     assert "2 threads" in shohin("info", tiny, "--json", env=by_default).json["kernels"]
+
+
+def renamed(tiny: Path, target: Path, name: bytes) -> Path:
+    """The tiny model under another ``general.name`` of the same length as its own."""
+    raw = tiny.read_bytes()
+    at = raw.index(b"general.name") + len(b"general.name") + 4
+    length = int.from_bytes(raw[at : at + 8], "little")
+    assert len(name) <= length, length
+    target.write_bytes(raw[: at + 8] + name.ljust(length) + raw[at + 8 + length :])
+    return target
+
+
+def test_what_a_file_says_can_not_steer_the_terminal(shohin: Shohin, tiny: Path, tmp_path: Path) -> None:
+    """Neither rich's markup, nor escape sequences, nor marks that turn the direction of writing."""
+    for name in (b"[/x]", b"\x1b[2J", "\u202eab".encode()):
+        model = renamed(tiny, tmp_path / "a[b].gguf", name)
+        done = shohin("info", model)
+        assert done.status == 0, done.err
+        assert "\x1b" not in done.out and "\u202e" not in done.out
+        shown = name.decode().encode("ascii", "backslashreplace").decode().replace("\x1b", "\\x1b")
+        assert shown in done.out and "a[b].gguf" in "".join(done.out.split())
+    done = shohin("info", tmp_path / "\x1b[2Jno.gguf")
+    assert done.status == 1 and "\x1b" not in done.err and "\\x1b[2Jno.gguf" in done.err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+@pytest.mark.skipif(sys.platform != "linux", reason="file names of any bytes")
+def test_text_that_a_stream_can_not_carry_is_escaped(shohin: Shohin, tiny: Path, tmp_path: Path, encoding: str) -> None:
+    env, odd = {"PYTHONIOENCODING": encoding}, tmp_path / os.fsdecode(b"caf\xc3\xa9\xff.gguf")
+    odd.write_bytes(tiny.read_bytes())
+    for command in (("info", odd), ("validate", odd), ("tokenize", odd, "-p", "é"), ("run", odd, "-p", "é", "-n", 2)):
+        done = shohin(*command, env=env)
+        assert done.status == 0 and "Traceback" not in done.err, done.err
+        assert shohin(*command, "--json", env=env).json
+    assert shohin("info", odd, "--json", env=env).json["file"] == str(odd)
+    missing = shohin("info", tmp_path / os.fsdecode(b"\xe9\xff.gguf"), "--json", env=env)
+    assert missing.status == 1 and missing.json["error"] and "Traceback" not in missing.err
+
+
+def shell(redirected: str, *args: object) -> subprocess.CompletedProcess[bytes]:
+    script = f'exec "$@" {redirected}'
+    return subprocess.run(
+        ["sh", "-c", script, "sh", sys.executable, "-m", "shohin", *map(str, args)],
+        capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX shell")
+def test_streams_that_are_closed_or_full(shohin: Shohin, tiny: Path) -> None:
+    run = ("run", tiny, "-p", "x", "-n", 2, "--raw", "--temp", 0)
+    full = ["> /dev/full"] if Path("/dev/full").exists() else []
+    for redirected in (">&-", *full):
+        for args in (run, (*run, "--json"), ("info", tiny), ("info",), ("--help",)):
+            done = shell(redirected, *args)
+            assert done.returncode == 1, (redirected, args, done)
+            assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith(b"shohin: "), done.stderr
+    mute = shell("2>&-", *run)
+    assert mute.returncode == 0 and mute.stdout == shell("", *run).stdout
+    assert shell("2>&-", "info", "absent.gguf").returncode == 1
+    deaf = shell("<&-", "run", tiny, "-n", 2)
+    assert deaf.returncode == 1 and b"no prompt" in deaf.stderr
+    assert shell("<&-", "chat", tiny).returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no endless device")
+def test_an_endless_prompt_is_refused(shohin: Shohin, tiny: Path) -> None:
+    done = shell("< /dev/zero", "run", tiny, "-p", "-")
+    assert done.returncode == 1 and b"64 MiB" in done.stderr

@@ -46,7 +46,7 @@ def test_threads_that_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
         tiers = staticmethod(cpu._core.tiers)
 
         @staticmethod
-        def Pool(count: int) -> None:
+        def Pool(count: int) -> None:  # noqa: N802 - the native core's name
             raise RuntimeError("Resource temporarily unavailable")
 
     monkeypatch.setattr(cpu, "_core", Core)

@@ -12,7 +12,7 @@ from typing import Any
 from shohin.errors import BadRequest
 from shohin.generate import Hooks
 from shohin.models import Model
-from shohin.serve.cli.output import emit, note, progress_bar, write_text
+from shohin.serve.cli.output import emit, note, progress_bar, watched, write_text
 from shohin.serve.completion import Completion, Response, stream_generate
 from shohin.serve.defaults import LoadedTokenizer, chat_options
 from shohin.serve.loading import load
@@ -130,7 +130,7 @@ def summary(loaded: Loaded, completion: Completion, responses: list[Response]) -
 def rates(completion: Completion) -> None:
     """Tokens a second, where somebody watches."""
     times = completion.timings
-    if not sys.stderr.isatty() or not times.generated_tokens:
+    if not watched(sys.stderr) or not times.generated_tokens:
         return
     read = times.prompt_tokens - times.cached_tokens
     prefill = read / times.prefill_seconds if times.prefill_seconds else 0.0

@@ -9,7 +9,16 @@ import typer
 
 from shohin.errors import BadRequest, ShohinError
 from shohin.serve.cli import options as opt
-from shohin.serve.cli.output import emit, note, progress_bar, read_prompt, report
+from shohin.serve.cli.output import (
+    abandon_output,
+    emit,
+    note,
+    prepare_streams,
+    progress_bar,
+    read_prompt,
+    report,
+    visible,
+)
 
 app = typer.Typer(
     name="shohin",
@@ -176,9 +185,9 @@ def validate(
     if as_json:
         emit(found)
     else:
-        print(f"{found['file']}: sound; {found['tensors']} tensors, {found['parameters']:,} weights")
+        print(f"{visible(found['file'])}: sound; {found['tensors']} tensors, {found['parameters']:,} weights")
         for line in found["notes"]:
-            print(f"  {line}")
+            print(f"  {visible(line)}")
 
 
 @app.command()
@@ -303,12 +312,22 @@ def bias(item: str) -> tuple[int, float]:
 
 
 def main() -> None:
-    """Entry point. Exit status: 1 for our errors, 2 for wrong usage, 130 for Ctrl-C; a closed pipe ends quietly."""
+    """Entry point. Exit status: 1 for our errors and the system's, 2 for wrong usage, 130 for Ctrl-C.
+
+    A closed pipe ends quietly.
+    """
     command = typer.main.get_command(app)
     try:
+        prepare_streams()
         status = command(standalone_mode=False)
+        sys.stdout.flush()
     except ShohinError as error:
         report(error, "--json" in sys.argv)
+        status = 1
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            note(f"shohin: {error}")
+        abandon_output()
         status = 1
     except (KeyboardInterrupt, typer.Abort):
         note("")

@@ -10,7 +10,7 @@ from typing import Any
 from shohin.errors import BadRequest, ContextFull, UnsupportedFormat
 from shohin.generate import Hooks, Session
 from shohin.serve.cli.answer import Job, Loaded, load_model, profiled, rates, summary
-from shohin.serve.cli.output import emit, note, write_text
+from shohin.serve.cli.output import emit, note, watched, write_text
 from shohin.serve.completion import Response, stream_generate
 from shohin.serve.defaults import chat_options
 from shohin.serve.parsing import ThinkingSplitter, opens_thinking
@@ -80,7 +80,7 @@ class Screen:
         self.content = ""
         self._splitter = ThinkingSplitter(markers, prompt_opened=opened)
         self._quiet = quiet
-        self._colour = sys.stdout.isatty()
+        self._colour = watched(sys.stdout)
 
     def push(self, response: Response) -> None:
         """The text of one more token."""
@@ -108,7 +108,7 @@ def chat(name: str, job: Job, *, system: str | None, think: bool | None) -> None
     options = chat_options(None if think is None else {"enable_thinking": think})
     with profiled(job, loaded.model) as hooks, Session(loaded.model) as session:
         talk = Talk(loaded, job, session, hooks, options, system)
-        if sys.stdin.isatty():
+        if watched(sys.stdin):
             note(f"{loaded.tokenizer.name} on {loaded.model.device.name}. /help lists what you can type.")
         for message in messages():
             try:
@@ -155,7 +155,9 @@ def command(talk: Talk, message: str) -> bool:
 
 def messages() -> Iterator[str]:
     """What the person types, or the lines of a pipe; three quotes hold several lines together."""
-    asks = sys.stdin.isatty()
+    if sys.stdin is None:
+        return
+    asks = watched(sys.stdin)
     if asks:
         import contextlib
 

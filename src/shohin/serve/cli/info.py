@@ -6,13 +6,14 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from shohin import devices
 from shohin.devices import Device
 from shohin.formats import Weights
 from shohin.formats.blocks import FORMATS
 from shohin.models import configure
-from shohin.serve.cli.output import emit
+from shohin.serve.cli.output import emit, visible
 
 DEVICES = ("cpu", "host")
 
@@ -69,6 +70,8 @@ def show_model(facts: dict[str, Any], as_json: bool) -> None:
         emit(facts)
         return
     grid = Table(show_header=False, box=None)
+    grid.add_column()
+    grid.add_column(overflow="fold")
     for key, value in facts.items():
         if isinstance(value, dict):
             shown = ", ".join(f"{k} {v}" for k, v in value.items())
@@ -76,5 +79,5 @@ def show_model(facts: dict[str, Any], as_json: bool) -> None:
             shown = "; ".join(value) or "–"
         else:
             shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-        grid.add_row(key.replace("_", " "), shown)
+        grid.add_row(key.replace("_", " "), Text(visible(shown)))
     Console().print(grid)
