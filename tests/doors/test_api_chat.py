@@ -26,6 +26,15 @@ def tokenizer(cases: Path) -> Tokenizer:
     return LoadedTokenizer(tokenizer_from_metadata(weights.metadata, weights.source), "tiny", {})
 
 
+@pytest.fixture(scope="module")
+def calling(cases: Path) -> Tokenizer:
+    """The same model with a template that shows tools."""
+    weights = shohin.formats.open(cases / "gguf" / "tiny_q1.gguf")
+    key = "tokenizer.chat_template"
+    shows = "{% if tools %}{{ tools|tojson }}{% endif %}" + str(weights.metadata[key])
+    return LoadedTokenizer(tokenizer_from_metadata({**weights.metadata, key: shows}, weights.source), "tiny", {})
+
+
 def one_by_one(tokenizer: Tokenizer, text: str) -> list[int]:
     by_bytes = {tokenizer.token_bytes(i): i for i in reversed(range(256))}
     return [by_bytes[bytes([b])] for b in text.encode()]
@@ -172,18 +181,18 @@ def test_reasoning_tokens_and_stops_in_the_thinking(tokenizer: Tokenizer) -> Non
 
 
 @pytest.mark.row("C20")
-def test_tool_calls_cut_at_every_character(tokenizer: Tokenizer, cases: Path) -> None:
-    opened, closed = tokenizer.think_ids or (0, 0)
+def test_tool_calls_cut_at_every_character(calling: Tokenizer, cases: Path) -> None:
+    opened, closed = calling.think_ids or (0, 0)
     for row in json.loads((cases / "parsing" / "tool_calls.json").read_text()):
         ids, rest = [], row["text"]
         if rest.startswith("<think>"):
             inside, rest = rest.removeprefix("<think>").split("</think>")
-            ids = [opened, *one_by_one(tokenizer, inside), closed]
-        for script in ([*ids, *one_by_one(tokenizer, rest)], [*ids, *tokenizer.encode(rest)]):
+            ids = [opened, *one_by_one(calling, inside), closed]
+        for script in ([*ids, *one_by_one(calling, rest)], [*ids, *calling.encode(rest)]):
             fields: dict[str, Any] = {"tools": TOOLS, "tool_choice": row.get("tool_choice")}
             if row["finish"] == "length":
                 fields["max_tokens"] = len(script)
-            reply = both(says(tokenizer, script), tokenizer, **fields)
+            reply = both(says(calling, script), calling, **fields)
             calls = [
                 {"name": c["function"]["name"], "arguments": json.loads(c["function"]["arguments"])}
                 for c in reply["tool_calls"]
@@ -193,14 +202,25 @@ def test_tool_calls_cut_at_every_character(tokenizer: Tokenizer, cases: Path) ->
             assert reply["finish"] == row["finish"], row
 
 
-def test_calls_are_looked_for_only_with_tools(tokenizer: Tokenizer) -> None:
+def test_calls_are_looked_for_only_with_tools(calling: Tokenizer) -> None:
     text = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
-    assert both(says(tokenizer, text), tokenizer)["content"] == text
-    reply = ask(says(tokenizer, text), tokenizer, tools=TOOLS)
+    assert both(says(calling, text), calling)["content"] == text
+    reply = ask(says(calling, text), calling, tools=TOOLS)
     message = reply["choices"][0]["message"]
     assert message["content"] is None
     assert message["tool_calls"][0]["id"].startswith("call_")
     assert (message["tool_calls"][0]["type"], reply["choices"][0]["finish_reason"]) == ("function", "tool_calls")
+
+
+def test_tools_that_the_template_does_not_show_are_refused(tokenizer: Tokenizer) -> None:
+    model = says(tokenizer, "x")
+    with pytest.raises(BadRequest, match="would have no effect") as caught:
+        ask(model, tokenizer, tools=TOOLS)
+    assert (caught.value.param, caught.value.code) == ("tools", "unsupported_parameter")
+    assert model.prompts == []
+    ask(model, tokenizer, tools=TOOLS, tool_choice="none")
+    with pytest.raises(BadRequest, match="unheard_of would have no effect"):
+        ask(says(tokenizer, "x"), tokenizer, chat_template_kwargs={"enable_thinking": True, "unheard_of": 1})
 
 
 def test_conversation_with_calls_and_parts(tokenizer: Tokenizer) -> None:

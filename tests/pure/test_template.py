@@ -282,6 +282,36 @@ def test_what_the_template_says_no_to_is_a_bad_request(tiny_metadata: Mapping[st
     assert (caught.value.param, caught.value.code) == ("messages", "template_error")
 
 
+@pytest.mark.parametrize("raw", [False, True])
+def test_what_a_template_never_looks_at_is_refused(tiny_metadata: Mapping[str, object], raw: bool) -> None:
+    plain = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    deaf = with_template(tiny_metadata, plain + "{% set mine = 1 %}{{ mine }} tools")
+    asked: list[dict[str, Any]] = [
+        {"tools": [{"a": 1}]},
+        {"enable_thinking": True},
+        {"mine": 2},
+        {"documnets": []},
+        {"level": 0},
+    ]
+    for use in asked:
+        with pytest.raises(BadRequest, match="would have no effect") as caught:
+            deaf.encode_chat(TALK, allow_control_in_content=raw, **use)
+        assert (caught.value.param, caught.value.code) == (next(iter(use)), "unsupported_parameter")
+    nothing = {"tools": [], "enable_thinking": False, "x": None}
+    assert deaf.encode_chat(TALK, allow_control_in_content=raw, **nothing) == deaf.encode_chat(TALK)
+    for reading in (
+        "{% if tools %}{{ tools[0].a }}{{ level }}{% endif %}",
+        "{% macro m() %}{{ tools }}{{ level }}{% endmacro %}{{ m() }}",
+        "{% if not tools is defined %}{% set tools = none %}{% endif %}{{ tools }}{{ level is defined }}",
+        "{% set tools = tools or [] %}{% for t in tools %}{% if level == t %}{% endif %}{{ t }}{% endfor %}",
+    ):
+        hearing = with_template(tiny_metadata, plain + reading)
+        assert len(hearing.encode_chat(TALK, tools=[{"a": 1}], level=1, allow_control_in_content=raw)) > 2
+    metadata = {**tiny_metadata, "tokenizer.chat_template": plain, "tokenizer.chat_template.tool_use": "T{{ tools }}"}
+    named = tokenizer_from_metadata(metadata, "x.gguf")
+    assert len(named.encode_chat(TALK, tools=[{"a": 1}], allow_control_in_content=raw)) > 3
+
+
 def test_a_model_without_a_template_says_so(tiny_metadata: Mapping[str, object]) -> None:
     metadata = {k: v for k, v in tiny_metadata.items() if k != "tokenizer.chat_template"}
     tokenizer = tokenizer_from_metadata(metadata, "x.gguf")

@@ -69,6 +69,24 @@ class ChatEncoder:
             code="control_in_content",
         )
 
+    def refuse_unread(self, messages: object, tools: object, prompt: bool, options: Mapping[str, object]) -> None:
+        """BadRequest for tools and options that the template never looks at, None and False aside: those ask for
+        nothing. ``render`` itself takes everything, as transformers does.
+        """
+        request = _Request(messages, tools, prompt, options)
+        reads = self._template(self._name(request), marked=False).reads
+        asked = {"tools": request.tools or None, **request.options}
+        unread = [
+            name for name, value in asked.items() if value is not None and value is not False and name not in reads
+        ]
+        if unread:
+            raise BadRequest(
+                f"{self._source}: {unread[0]} would have no effect: this model's chat template does not use it; "
+                f"leave it out",
+                param=unread[0],
+                code="unsupported_parameter",
+            )
+
     def _plainly(self, request: _Request) -> tuple[str, _Request]:
         """The plain rendering, and the request that gave it.
 
@@ -111,9 +129,12 @@ class ChatEncoder:
         return str
 
     def _rendering(self, request: _Request, marked: bool, change: Callable[[str], str] = str) -> str:
-        name = "tool_use" if request.tools is not None and "tool_use" in self._templates else "default"
         names = {k: self._mark_literals(v) if marked else v for k, v in self._names.items()}
-        return self._template(name, marked).render({**names, **request.variables(change)}, request.now)
+        return self._template(self._name(request), marked).render({**names, **request.variables(change)}, request.now)
+
+    def _name(self, request: _Request) -> str:
+        """Which of the templates this request gets."""
+        return "tool_use" if request.tools is not None and "tool_use" in self._templates else "default"
 
     def _template(self, name: str, marked: bool) -> ChatTemplate:
         if name not in self._templates:

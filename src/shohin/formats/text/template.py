@@ -9,6 +9,7 @@ from typing import Any
 
 from jinja2 import Template, nodes
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
+from jinja2.meta import find_undeclared_variables
 
 from shohin.errors import BadFile, BadRequest
 from shohin.formats.text.budget import Budget, OverBudget, TemplateLimits, current, spending
@@ -38,11 +39,14 @@ class ChatTemplate:
     ) -> None:
         """origin names file and key in messages. literal: applied to every fixed text in the template.
 
+        ``reads`` is then the names of the variables that the template looks at.
+
         BadFile where the source doesn't compile, with the line.
         """
         self._origin = origin
         self._limits = limits
         self._sandbox = Sandbox()
+        self.reads: frozenset[str] = frozenset()
         self._template = self._compile(source, literal)
 
     def render(self, variables: Mapping[str, Any], now: datetime | None = None) -> str:
@@ -106,6 +110,7 @@ class ChatTemplate:
         try:
             with spending(Budget(self._limits)):
                 tree = self._sandbox.guarded(source)
+                self.reads = frozenset(find_undeclared_variables(tree))
                 if literal is not None:
                     _rewrite(tree, literal)
                 return self._sandbox.from_string(tree)

@@ -164,6 +164,7 @@ class Tokenizer:
         asks for one. Errors as in ``render_chat`` and ``encode``.
         """
         asked = (messages, tools, add_generation_prompt, template_kwargs)
+        self._chat.refuse_unread(*asked)
         ids: list[int] = []
         if allow_control_in_content:
             ids = self.encode(self._chat.render(*asked), special=True, add_bos=False)
