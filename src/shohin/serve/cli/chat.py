@@ -190,9 +190,12 @@ def read_line(prompt: str) -> str:
 
 
 def block(first: str, asks: bool) -> str:
-    """Lines up to the closing three quotes."""
+    """Lines up to the closing three quotes, or to the end of the input; what follows the quotes belongs to it too."""
     lines = [first]
     while '"""' not in lines[-1]:
-        lines.append(read_line("… " if asks else ""))
-    lines[-1] = lines[-1].partition('"""')[0]
+        try:
+            lines.append(read_line("… " if asks else ""))
+        except EOFError:
+            break
+    lines[-1] = lines[-1].replace('"""', "", 1)
     return "\n".join(lines).strip("\n")
