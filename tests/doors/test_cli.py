@@ -294,7 +294,7 @@ def renamed(tiny: Path, target: Path, name: bytes) -> Path:
 
 def test_what_a_file_says_can_not_steer_the_terminal(shohin: Shohin, tiny: Path, tmp_path: Path) -> None:
     """Neither rich's markup, nor escape sequences, nor marks that turn the direction of writing."""
-    for name in (b"[/x]", b"\x1b[2J", "\u202eab".encode()):
+    for name in (b"[/x]", b"\x1b[2J", "\u202ea".encode()):
         model = renamed(tiny, tmp_path / "a[b].gguf", name)
         done = shohin("info", model)
         assert done.status == 0, done.err
@@ -348,3 +348,19 @@ def test_streams_that_are_closed_or_full(shohin: Shohin, tiny: Path) -> None:
 def test_an_endless_prompt_is_refused(shohin: Shohin, tiny: Path) -> None:
     done = shell("< /dev/zero", "run", tiny, "-p", "-")
     assert done.returncode == 1 and b"64 MiB" in done.stderr
+
+
+def test_a_block_that_the_input_ends_is_a_message(shohin: Shohin, tiny: Path) -> None:
+    def turns(script: str) -> list[list[int]]:
+        done = shohin("chat", tiny, "-n", 3, "--temp", 0, "--json", stdin=script)
+        assert done.status == 0, done.err
+        return [[(found := json.loads(line))["prompt_tokens"], *found["ids"]] for line in done.out.splitlines()]
+
+    assert turns('"""\nthe\nring') == turns('"""\nthe\nring"""\n') != []
+    assert turns('"""the\nri"""ng\n') == turns('"""the\nring"""\n'), "text after the quotes counts"
+
+
+def test_bench_checks_the_context_before_it_writes(shohin: Shohin, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.gguf"
+    done = shohin("bench", "--synthetic", "bonsai-1.7b", "--keep", kept, "-p", 32768, "-n", 2)
+    assert done.status == 1 and "32768" in done.err and not kept.exists()

@@ -30,6 +30,14 @@ class Setup:
             raise BadRequest(
                 f"--synthetic is {self.synthetic!r}, expected one of {', '.join(SHAPES)}", param="synthetic"
             )
+        trained, wanted = SHAPES[self.synthetic].context, self.load.prompt + self.load.generate
+        if wanted > trained:
+            # Before hundreds of megabytes are made or written.
+            raise BadRequest(
+                f"{wanted} prompt and generated tokens do not fit {self.synthetic}'s context of {trained}; "
+                f"ask for fewer",
+                param="prompt",
+            )
         if self.keep is None:
             return synthetic_weights(self.synthetic, self.format, self.seed)
         path = write_synthetic(self.keep, self.synthetic, self.format, self.seed)
