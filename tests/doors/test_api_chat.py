@@ -468,3 +468,12 @@ def test_closing_a_stream_ends_it(tokenizer: Tokenizer) -> None:
         next(stream)
         stream.close()
         assert page_pool(model).free == 16
+
+
+@pytest.mark.parametrize("value", [5, "5", [-1], ["1"], [True], {"1": 2}])
+def test_stop_token_ids_are_named_as_the_caller_names_them(value: object) -> None:
+    from shohin.serve.chat_request import _sampling
+
+    with pytest.raises(BadRequest, match="stop_token_ids") as caught:
+        _sampling({"stop_token_ids": value})
+    assert caught.value.param == "stop_token_ids"

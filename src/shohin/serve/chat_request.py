@@ -147,12 +147,18 @@ def _sampling(left: dict[str, Any]) -> dict[str, Any]:
     if both:
         found["max_tokens"] = both[0]
     if "stop_token_ids" in left:
-        found["stop_ids"] = left.pop("stop_token_ids")
+        found["stop_ids"] = _stop_token_ids(left.pop("stop_token_ids"))
     if "logit_bias" in left:
         found["logit_bias"] = _bias(left.pop("logit_bias"))
     if "logprobs" in left or "top_logprobs" in left:
         found["logprobs"] = _logprobs(left)
     return found
+
+
+def _stop_token_ids(value: object) -> list[int]:
+    if not isinstance(value, list | tuple | set | frozenset):
+        raise BadRequest("stop_token_ids must be a list of ids", param="stop_token_ids")
+    return [whole("stop_token_ids", i, 0, 2**31 - 1) for i in value]
 
 
 def _bias(value: object) -> object:
