@@ -16,6 +16,7 @@ def logprobs(logits: NDArray[Any], chosen: int, count: int) -> tuple[float, tupl
     """Log-softmax in float64 of logits [vocabulary]: that of ``chosen``, and the ``count`` best as (id, logprob)."""
     x = logits.astype(np.float64)
     top = x.max()
-    total = top + np.log(np.exp(x - top).sum())
+    with np.errstate(all="ignore"):  # also where the caller made an exception of a share that rounds to zero
+        total = top + np.log(np.exp(x - top).sum())
     ranked = best(logits, count) if count else np.zeros(0, np.int64)
     return float(x[chosen] - total), tuple((int(i), float(x[i] - total)) for i in ranked)

@@ -169,6 +169,11 @@ class Sampler:
 
     def choose(self, logits: Floats, index: int) -> int:
         """The id of generated token ``index``, from logits [vocabulary]; DeviceFailed for NaN, infinity or nothing."""
+        # A caller's np.seterr is not for us: shares that round to zero are meant to.
+        with np.errstate(all="ignore"):
+            return self._choose(logits, index)
+
+    def _choose(self, logits: Floats, index: int) -> int:
         if not len(logits) or not np.isfinite(logits.max()):
             raise DeviceFailed(f"the logits of generated token {index} are empty or not finite")
         if self.params.greedy:
