@@ -74,6 +74,9 @@ class BadRequest(ShohinError):
         self.param = param
         self.code = code
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), self.args, self.__dict__
+
 
 class ContextFull(BadRequest):
     """The prompt does not fit the context; nothing is ever cut in silence."""
@@ -87,3 +90,6 @@ class ContextFull(BadRequest):
         )
         self.prompt_tokens = prompt_tokens
         self.context = context
+
+    def __reduce__(self) -> tuple[type[ContextFull], tuple[int, int]]:
+        return type(self), (self.prompt_tokens, self.context)

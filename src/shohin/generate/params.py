@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any
@@ -94,8 +94,17 @@ class SamplingParams:
                 if i >= vocabulary:
                     raise BadRequest(f"{name} names id {i}, the vocabulary has {vocabulary} ids", param=name)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Read-only maps can't be pickled; the settings are made anew from what was given."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)} | {"logit_bias": dict(self.logit_bias)}
+        return _remade, (values,)
+
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
+
+
+def _remade(values: dict[str, Any]) -> SamplingParams:
+    return SamplingParams(**values)
 
 
 _REALS = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NoReturn
 
 from shohin.devices import Device, Tape
 from shohin.errors import BadRequest, BadShape, OutOfMemory
@@ -38,6 +39,10 @@ class Model:
         self.context, self.sequences, self.kv = plan.context, plan.sequences, plan.kind
         self.weight_bytes, self.bytes_per_token = weight_bytes, streamed
         self.kv_bytes_per_token = plan.bytes_per_token
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Two models over one cache would write over each other's keys."""
+        raise TypeError("a model can't be copied or pickled: build another one from its weights")
 
     def __repr__(self) -> str:
         return f"<{self.config.architecture} of {self.config.layers} layers on {self.device.name}>"
