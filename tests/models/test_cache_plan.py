@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,12 +79,58 @@ def test_two_tebibytes_are_refused_before_anything_is_taken(cases: Path) -> None
 def test_the_largest_context_that_fits_is_named_and_fits(cases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "available_memory", lambda: 100 * MIB)
     message = too_much(cases, "context_262144", 262144, device("host"))
-    fits = 100 * MIB // (1024 + 4 * 128) // 64 * 64
-    assert "256 MiB of f16 cache" in message and "100 MiB are free" in message and f"that fits is {fits};" in message
     config = configure(formats.open(cases / "gguf" / "context_262144.gguf"))
+    fits = (100 * MIB - CachePlan(config, 512, 1, "f16", 4).step_bytes) // (1024 + 4 * 128) // 64 * 64
+    assert "256 MiB of f16 cache" in message and "100 MiB are free" in message and f"that fits is {fits};" in message
     CachePlan(config, fits, 1, "f16", 4).check_memory()
     with pytest.raises(OutOfMemory):
         CachePlan(config, fits + 64, 1, "f16", 4).check_memory()
+
+
+@pytest.mark.row("C31")
+@pytest.mark.parametrize(
+    "sizes", [Sizes(hidden=512), Sizes(inner=700), Sizes(heads=32, kv_heads=8), Sizes(vocabulary=900)], ids=repr
+)
+def test_intermediate_values_are_counted(sizes: Sizes) -> None:
+    """Held against what a tape of the largest step really plans; the rest is one input to a matrix."""
+    target = device("host")
+    model = build(replace(sizes, context=1024).weights(), target)
+    taken: list[int] = []
+    planned = target.plan
+    target.plan = lambda *args: taken.append(planned(*args)) or taken[-1]  # type: ignore[method-assign, func-returns-value]
+    model.tape("prefill", 512, wanted=1)
+    config = model.config
+    counted = CachePlan(config, 1024, 1, "f16", 4).step_bytes
+    widest = max(config.hidden, config.inner, config.heads * config.head_dim)
+    assert taken[0] <= counted - 512 * widest * 4 + 64 and counted <= 2 * taken[0] + 512 * widest * 4
+
+
+def test_a_wide_model_is_refused_for_its_intermediate_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache takes next to nothing here."""
+    sizes = Sizes(hidden=16384, layers=1, heads=1, kv_heads=1, head=2, inner=1, vocabulary=4, context=600)
+    weights, target = sizes.weights(), device("host")
+    monkeypatch.setattr(cache_module, "available_memory", lambda: 60 * MIB)
+    with pytest.raises(OutOfMemory, match=r"64 MiB of intermediate values.*fits is 448;"):
+        build(weights, target)
+    assert target.allocations == 0 and target.uploads == 0
+    assert build(weights, target, context=448).context == 448
+    with pytest.raises(OutOfMemory):
+        build(weights, target, context=512)
+
+
+def test_repacked_weights_are_counted(cases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("shohin._core", reason="the native core is not built")
+    weights, target = formats.open(cases / "gguf" / "tiny_q2_g128.gguf"), device("cpu", threads=1)
+    model = build(weights, target, context=64)
+    repacked = [t for t in weights.tensors.values() if target.accepts(t.format) == "repacked"]
+    needed = CachePlan(model.config, 64, 1, "f16", 4).step_bytes + 64 * (model.kv_bytes_per_token + 4 * 128)
+    assert repacked
+    extra = sum(t.rows * t.columns // 128 * 34 for t in repacked)
+    monkeypatch.setattr(cache_module, "available_memory", lambda: needed + extra)
+    build(weights, target, context=64)
+    monkeypatch.setattr(cache_module, "available_memory", lambda: needed + extra - 1)
+    with pytest.raises(OutOfMemory, match="repacked weights"):
+        build(weights, target, context=64)
 
 
 def test_no_memory_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from shohin.kernels.linear import check_activations
 from shohin.models.cache import CachePlan, KVCache, rope_table
 from shohin.models.config import DecoderConfig
 from shohin.models.decoder import Decoder, Graph
-from shohin.models.layout import check_formats, streamed_bytes
+from shohin.models.layout import check_formats, packed_bytes, streamed_bytes
 from shohin.models.llama import LLAMA
 from shohin.models.model import Model
 from shohin.models.qwen3 import QWEN3
@@ -77,7 +77,7 @@ def build(
     config = decoder.configure(weights)
     plan = CachePlan.of(config, device, context=context, sequences=sequences, kind=kv)
     check_formats(weights, decoder.slots(config), device)
-    plan.check_memory()
+    replace(plan, weight_bytes=packed_bytes(weights, decoder.slots(config), device)).check_memory()
     packed = _pack(weights, decoder, config, device, progress)
     network = decoder.network(config, packed.__getitem__)
     graph = Graph(config, network, KVCache.allocate(device, plan), rope_table(device, plan), activations)

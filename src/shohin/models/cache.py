@@ -14,17 +14,23 @@ from shohin.models.memory import available_memory, shown
 
 # A context that nobody asked for: a model's whole 65,536 would freeze small machines (case C31).
 DEFAULT_CONTEXT = 4096
+# Rows of the largest step; longer input goes in chunks.
+LARGEST_STEP = 512
 
 
 @dataclass(frozen=True)
 class CachePlan:
-    """context: positions a sequence. sequences: how many of that length fit. kind: ``f16``, ``int8`` or ``f32``."""
+    """context: positions a sequence. sequences: how many of that length fit. kind: ``f16``, ``int8`` or ``f32``.
+
+    weight_bytes: what packing takes beside the mapped file.
+    """
 
     config: DecoderConfig
     context: int
     sequences: int
     kind: str
     float_bytes: int
+    weight_bytes: int = 0
 
     @classmethod
     def of(cls, config: DecoderConfig, device: Device, *, context: int | None, sequences: int, kind: str) -> CachePlan:
@@ -57,20 +63,45 @@ class CachePlan:
         c = self.config
         return c.layers * LayerCache.bytes_per_token(self.kind, c.kv_heads, c.head_dim, self.float_bytes)
 
+    @property
+    def step_bytes(self) -> int:
+        """Intermediate values of the largest step with one row of logits: the residual stream, what attention or the
+        feed-forward block holds at a time, and one input to a matrix, normed or as codes.
+        """
+        return min(self.context, LARGEST_STEP) * self._row_bytes + self.config.rows * self.float_bytes
+
+    @property
+    def _row_bytes(self) -> int:
+        c, heads = self.config, self.config.attention
+        mixed = heads.query * heads.dim
+        widths = c.hidden + max(heads.width + mixed, c.inner) + max(c.hidden, mixed, c.inner)
+        return widths * self.float_bytes
+
+    def _largest(self, free: int) -> int:
+        """The longest context, in whole pages or the trained one, for which ``free`` bytes are enough."""
+        position = self.sequences * self.bytes_per_token + self.config.head_dim * self.float_bytes
+        left = max(0, free - self.weight_bytes - self.config.rows * self.float_bytes)
+        most = (left - LARGEST_STEP * self._row_bytes) // position
+        if most < LARGEST_STEP:
+            most = min(left // (position + self._row_bytes), LARGEST_STEP)
+        return min(most // PAGE * PAGE, self.config.trained_context)
+
     def check_memory(self) -> None:
-        """OutOfMemory when cache and RoPE table need more than there is, with what is free and what would fit."""
+        """OutOfMemory when cache, RoPE table, intermediate values and packed weights together need more than there is,
+        with what is free and what would fit.
+        """
         free = available_memory()
         cache = self.pages * PAGE * self.bytes_per_token
         table = self.context * self.config.head_dim * self.float_bytes
-        if free is None or cache + table <= free:
+        if free is None or cache + table + self.step_bytes + self.weight_bytes <= free:
             return
-        position = self.sequences * self.bytes_per_token + self.config.head_dim * self.float_bytes
-        fits = min(free // position // PAGE * PAGE, self.config.trained_context)
+        fits = self._largest(free)
         advice = f"the largest context that fits is {fits}" if fits else "not even a short one fits"
         raise OutOfMemory(
             f"a context of {self.context} positions for {self.sequences} sequences needs {shown(cache)} of {self.kind} "
-            f"cache ({self.bytes_per_token} bytes a token) and {shown(table)} for RoPE; {shown(free)} are free and "
-            f"{advice}; ask for less with --ctx-size (context=)"
+            f"cache ({self.bytes_per_token} bytes a token) and {shown(table)} for RoPE, beside "
+            f"{shown(self.step_bytes)} of intermediate values and {shown(self.weight_bytes)} of repacked "
+            f"weights; {shown(free)} are free and {advice}; ask for less with --ctx-size (context=)"
         )
 
 

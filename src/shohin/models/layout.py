@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import prod
 
 from shohin.devices import Device
 from shohin.errors import BadFile, UnsupportedFormat
-from shohin.formats.blocks import BlockFormat
+from shohin.formats.blocks import FORMATS, BlockFormat
 from shohin.formats.tensor import Tensor
 from shohin.formats.weights import Weights
 from shohin.models.keys import Keys
@@ -73,6 +74,19 @@ def check_formats(weights: Weights, slots: Iterable[Slot], device: Device) -> No
 def streamed_bytes(slots: Iterable[Slot], format_of: Callable[[str], BlockFormat]) -> int:
     """File bytes of all layers' matrices and the head: what decoding one token has to read."""
     return sum(slot.shape[0] * format_of(slot.name).nbytes(slot.shape[1]) for slot in slots if slot.streamed)
+
+
+def packed_bytes(weights: Weights, slots: Iterable[Slot], device: Device) -> int:
+    """Memory that packing takes beside the mapped file. What a device repacks is ternary and becomes PQ2_0."""
+    total = 0
+    for slot in slots:
+        tensor = weights.tensors[slot.name]
+        verdict = device.accepts(tensor.format)
+        if verdict == "repacked":
+            total += FORMATS["PQ2_0"].nbytes(-(-prod(tensor.shape) // 128) * 128)
+        elif verdict == "dequantised":
+            total += prod(tensor.shape) * device.float_type.itemsize
+    return total
 
 
 def _check_layers(weights: Weights, keys: Keys, layers: int) -> None:

@@ -8,12 +8,12 @@ from typing import NoReturn
 
 from shohin.devices import Device, Tape
 from shohin.errors import BadRequest, BadShape, OutOfMemory
-from shohin.models.cache import CachePlan, KVCache
+from shohin.models.cache import LARGEST_STEP, CachePlan, KVCache
 from shohin.models.config import DecoderConfig
 from shohin.models.decoder import Decoder, Graph
 
 # Row capacities that tapes are recorded for; a step runs on the smallest that holds it.
-CAPACITIES = (1, 2, 4, 8, 16, 32, 64, 128, 512)
+CAPACITIES = (1, 2, 4, 8, 16, 32, 64, 128, LARGEST_STEP)
 ALWAYS = ("ids", "status", "logits")
 
 _TAP = re.compile(r"hidden\.([0-9]{1,9})")
