@@ -253,6 +253,15 @@ def test_a_poisoned_row_names_its_token(settings: dict[str, Any]) -> None:
     assert page_pool(model).free == 4
 
 
+@pytest.mark.parametrize(("kv", "hinted"), [("f16", True), ("int8", False), ("f32", False)])
+def test_an_f16_cache_is_named_as_a_possible_cause(kv: str, hinted: bool) -> None:
+    model: Any = ScriptedModel(poisoned=4)
+    model.kv = kv
+    with pytest.raises(DeviceFailed) as caught:
+        run(model, [1, 2, 3], max_tokens=8)
+    assert ("--kv int8" in str(caught.value)) == hinted
+
+
 def test_a_pick_outside_the_vocabulary_is_an_error() -> None:
     model = ScriptedModel(script=lambda ids: VOCABULARY)
     with pytest.raises(BadState, match="id 12"):

@@ -220,10 +220,18 @@ def _submit(job: _Job, sequence: Sequence, role: str, ids: NDArray[np.int32], *,
     if ticket["status"][0] != 0:
         raise DeviceFailed(
             f"device {job.model.device.name}: the logits after position {first + rows - 1}, for generated token "
-            f"{job.timings.generated_tokens}, are not finite; the model's weights or the device are faulty"
+            f"{job.timings.generated_tokens}, are not finite{_overflow(job.model)}; "
+            f"the model's weights or the device are faulty"
         )
     sequence.advance(ids)
     return ticket
+
+
+def _overflow(model: Model) -> str:
+    """A cache of float16 ends at 65504, which keys of some models pass."""
+    if getattr(model, "kv", None) != "f16":
+        return ""
+    return ", perhaps because a key or value is too large for the f16 cache: try --kv int8 (kv=)"
 
 
 def _token(job: _Job, ticket: Ticket, index: int) -> Token:
