@@ -477,3 +477,50 @@ def test_stop_token_ids_are_named_as_the_caller_names_them(value: object) -> Non
     with pytest.raises(BadRequest, match="stop_token_ids") as caught:
         _sampling({"stop_token_ids": value})
     assert caught.value.param == "stop_token_ids"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        {"name": "f", "description": 5},
+        {"name": "f", "parameters": "x"},
+        {"name": "f", "parameters": []},
+        {"name": 1},
+        {"name": ""},
+    ],
+)
+def test_tools_of_a_wrong_shape(calling: Tokenizer, function: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest, match="tools must be") as caught:
+        ask(says(calling, "x"), calling, tools=[{"type": "function", "function": function}])
+    assert caught.value.param == "tools"
+
+
+@pytest.mark.parametrize("calls", ["x", 5, {"a": 1}, ["x"], [{"function": "f"}], [{"function": {"name": 2}}]])
+def test_tool_calls_of_a_wrong_shape(calling: Tokenizer, calls: object) -> None:
+    said = [*HI, {"role": "assistant", "content": None, "tool_calls": calls}]
+    with pytest.raises(BadRequest, match=r"messages\[1\]\.tool_calls") as caught:
+        ask(says(calling, "x"), calling, said)
+    assert caught.value.param == "messages"
+
+
+def test_a_prompt_that_can_not_fit_is_refused_before_it_is_cut(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty megabytes would take minutes to cut into tokens."""
+    from shohin.serve.completion import check_length, stream_generate
+
+    model, long = says(tokenizer, "x"), "the ring " * (30 << 17)
+    monkeypatch.setattr(Tokenizer, "encode", lambda *given, **named: pytest.fail("cut"))
+    monkeypatch.setattr(Tokenizer, "encode_chat", lambda *given, **named: pytest.fail("cut"))
+    with pytest.raises(ContextFull):
+        ask(model, tokenizer, [{"role": "user", "content": long}])
+    with pytest.raises(ContextFull):
+        stream_generate(model, tokenizer, long)
+    check_length(tokenizer, ("x" * 10_000,), 16)  # short enough to count exactly
+    check_length(tokenizer, (long,), len(long))
+
+
+def test_a_bad_template_setting_is_named_as_the_callers_field(tokenizer: Tokenizer) -> None:
+    with pytest.raises(BadRequest) as caught:
+        ask(says(tokenizer, "x"), tokenizer, chat_template_kwargs={"style": object()})
+    assert caught.value.param == "chat_template_kwargs"

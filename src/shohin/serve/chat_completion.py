@@ -42,7 +42,7 @@ def create_chat_completion(
     Everything about the request is checked before this returns; with ``stream`` the rest happens while chunks are
     taken, and closing the iterator ends it.
     """
-    request = chat_request(tokenizer, messages, fields)
+    request = chat_request(tokenizer, messages, fields, model.context)
     if request.params.seed is None:
         # One draw for the request, so that its choices are sure to differ.
         request = replace(request, params=replace(request.params, seed=fresh_seed()))

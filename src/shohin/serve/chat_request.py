@@ -10,7 +10,7 @@ from shohin.errors import BadRequest
 from shohin.formats.text import Tokenizer
 from shohin.generate import SamplingParams
 from shohin.generate.params import MAX_LOGPROBS, whole
-from shohin.serve.completion import check_stops
+from shohin.serve.completion import check_length, check_stops
 from shohin.serve.defaults import LoadedTokenizer, chat_options, settings, unsupported
 
 __all__ = ["ChatRequest", "chat_request"]
@@ -58,9 +58,10 @@ class ChatRequest:
     name: str
 
 
-def chat_request(tokenizer: Tokenizer, messages: object, fields: Mapping[str, Any]) -> ChatRequest:
+def chat_request(tokenizer: Tokenizer, messages: object, fields: Mapping[str, Any], context: int) -> ChatRequest:
     """Check ``fields`` (null means absent) and encode the conversation. BadRequest names the field at fault; fields
-    that are not supported, or not known, are refused with the code ``unsupported_parameter``.
+    that are not supported, or not known, are refused with the code ``unsupported_parameter``. ContextFull, before
+    anything is cut into tokens, for messages too long for ``context`` in any case.
     """
     left = {name: value for name, value in fields.items() if value is not None}
     for name in _HARMLESS:
@@ -76,7 +77,14 @@ def chat_request(tokenizer: Tokenizer, messages: object, fields: Mapping[str, An
     params = settings(tokenizer, _sampling(left))
     if left:
         raise unsupported(min(left), "the field would have no effect here")
-    prompt = tokenizer.encode_chat(_messages(messages), tools=tools, **chat_options(options))
+    said = _messages(messages)
+    check_length(tokenizer, (message.get("content") or "" for message in said), context)
+    try:
+        prompt = tokenizer.encode_chat(said, tools=tools, **chat_options(options))
+    except BadRequest as error:
+        if error.param not in options:
+            raise
+        raise BadRequest(str(error), param="chat_template_kwargs", code=error.code) from None
     return ChatRequest(prompt, params, stop, choices, stream, usage, calls, name)
 
 
@@ -110,7 +118,10 @@ def _tools(left: dict[str, Any]) -> tuple[list[Any] | None, bool]:
     """The tools that the prompt shows, and whether calls are looked for. With tool_choice ``none`` neither."""
     tools, choice = left.pop("tools", None), left.pop("tool_choice", "auto")
     if tools is not None and (not isinstance(tools, list | tuple) or not all(_is_function(tool) for tool in tools)):
-        raise BadRequest("tools must be a list of {type: function, function: {name: ...}}", param="tools")
+        raise BadRequest(
+            "tools must be a list of {type: function, function: {name: text, description: text, parameters: object}}",
+            param="tools",
+        )
     if choice not in ("auto", "none"):
         raise unsupported("tool_choice", "only 'auto' and 'none' are; a call can't be forced")
     return (list(tools), True) if tools and choice == "auto" else (None, False)
@@ -118,7 +129,17 @@ def _tools(left: dict[str, Any]) -> tuple[list[Any] | None, bool]:
 
 def _is_function(tool: object) -> bool:
     function = tool.get("function") if isinstance(tool, Mapping) and tool.get("type") == "function" else None
-    return isinstance(function, Mapping) and isinstance(function.get("name"), str) and bool(function["name"])
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or not function["name"]:
+        return False
+    described, parameters = function.get("description"), function.get("parameters")
+    return isinstance(described, str | None) and isinstance(parameters, Mapping | None)
+
+
+def _is_call(call: object) -> bool:
+    function = (
+        call.get("function") if isinstance(call, Mapping) and call.get("type", "function") == "function" else None
+    )
+    return isinstance(function, Mapping) and isinstance(function.get("name"), str)
 
 
 def _options(left: dict[str, Any]) -> dict[str, Any]:
@@ -191,7 +212,12 @@ def _message(message: object, where: str) -> Mapping[str, Any]:
     """A message with its content as text; content may be missing only beside tool calls."""
     if not isinstance(message, Mapping) or message.get("role") not in _ROLES:
         raise BadRequest(f"{where} must be an object whose role is one of {', '.join(_ROLES)}", param="messages")
-    content = message.get("content")
+    content, calls = message.get("content"), message.get("tool_calls")
+    if calls is not None and (not isinstance(calls, list | tuple) or not all(map(_is_call, calls))):
+        raise BadRequest(
+            f"{where}.tool_calls must be a list of {{type: function, function: {{name: text, arguments: ...}}}}",
+            param="messages",
+        )
     if content is None:
         if message["role"] == "assistant" and message.get("tool_calls"):
             return message

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import ArrayLike
 
-from shohin.errors import BadRequest
+from shohin.errors import BadRequest, ContextFull
 from shohin.formats.text import Tokenizer
 from shohin.generate import Generation, Hooks, Session, Timings
 from shohin.generate import generate as generate_ids
@@ -17,10 +17,13 @@ from shohin.serve.defaults import settings
 from shohin.serve.parsing import StopMatcher
 from shohin.serve.peak_memory import peak_memory_bytes
 
-__all__ = ["Completion", "Response", "check_stops", "complete", "stream_generate"]
+__all__ = ["Completion", "Response", "check_length", "check_stops", "complete", "stream_generate"]
 
 MOST_STOPS = 64
 LONGEST_STOP = 1024
+# Characters that are cut into tokens without a thought.
+CUT_AT_ONCE = 1 << 16
+SHORTENED = 4
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ def stream_generate(
     matcher = StopMatcher(check_stops(stop))
     chunk = {"prefill_chunk": params.pop("prefill_chunk")} if "prefill_chunk" in params else {}
     wanted = settings(tokenizer, params)
+    if isinstance(prompt, str):
+        check_length(tokenizer, (prompt,), model.context)
     ids = tokenizer.encode(prompt, special=special) if isinstance(prompt, str) else prompt
     generation = generate_ids(model, ids, wanted, stop_ids=tokenizer.eos_ids, session=session, hooks=hooks, **chunk)
     return Completion(generation, ids, _responses(generation, tokenizer, matcher))
@@ -104,6 +109,19 @@ def stream_generate(
 def complete(model: Model, tokenizer: Tokenizer, prompt: str | ArrayLike, **params: Any) -> str:
     """The whole text that ``stream_generate`` gives in pieces."""
     return "".join(response.text for response in stream_generate(model, tokenizer, prompt, **params))
+
+
+def check_length(tokenizer: Tokenizer, texts: Iterable[str], context: int) -> None:
+    """ContextFull for texts that have more tokens than the context even if each were the longest of the vocabulary.
+
+    Cutting them first would take minutes. Normal forms of Unicode shorten a text by less than ``SHORTENED``.
+    """
+    size = sum(len(text) for text in texts) // SHORTENED
+    if size <= CUT_AT_ONCE:
+        return
+    least = size // max(len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size))
+    if least >= context:
+        raise ContextFull(least, context)
 
 
 def check_stops(stop: object) -> list[str]:

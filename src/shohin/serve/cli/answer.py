@@ -13,7 +13,7 @@ from shohin.errors import BadRequest
 from shohin.generate import Hooks
 from shohin.models import Model
 from shohin.serve.cli.output import emit, note, progress_bar, watched, write_text
-from shohin.serve.completion import Completion, Response, stream_generate
+from shohin.serve.completion import Completion, Response, check_length, stream_generate
 from shohin.serve.defaults import LoadedTokenizer, chat_options
 from shohin.serve.loading import load
 from shohin.serve.profile import LayerProfile, TokenProfile, parse_profile
@@ -66,6 +66,7 @@ def prompt_ids(loaded: Loaded, text: str, *, raw: bool, system: str | None, thin
     if not raw and tokenizer.chat_template is None:
         note("shohin: the model has no chat template; the text is continued as it stands (--raw)")
         raw = True
+    check_length(tokenizer, (text, system or ""), loaded.model.context)
     if raw:
         return tokenizer.encode(text, special=True)
     messages = [{"role": "system", "content": system}] if system is not None else []

@@ -11,7 +11,7 @@ from shohin.errors import BadRequest, ContextFull, UnsupportedFormat
 from shohin.generate import Hooks, Session
 from shohin.serve.cli.answer import Job, Loaded, load_model, profiled, rates, summary
 from shohin.serve.cli.output import emit, note, watched, write_text
-from shohin.serve.completion import Response, stream_generate
+from shohin.serve.completion import Response, check_length, stream_generate
 from shohin.serve.defaults import chat_options
 from shohin.serve.parsing import ThinkingSplitter, opens_thinking
 
@@ -46,6 +46,7 @@ class Talk:
         messages = [{"role": "system", "content": self.system}] if self.system else []
         messages += [*self.said, {"role": "user", "content": text}]
         tokenizer, job = self.loaded.tokenizer, self.job
+        check_length(tokenizer, (text,), self.loaded.model.context)
         ids = tokenizer.encode_chat(messages, **self.options)
         completion = stream_generate(
             self.loaded.model, tokenizer, ids, session=self.session, hooks=self.hooks, **job.sampling
