@@ -111,6 +111,7 @@ def generate(
     params = SamplingParams() if params is None else params
     if not isinstance(params, SamplingParams):
         raise BadRequest(f"params is a {type(params).__name__}, SamplingParams was expected", param="params")
+    check_model(model)
     vocabulary = model.config.vocabulary
     prompt = check_prompt(ids, vocabulary)
     if len(prompt) >= model.context:
@@ -130,6 +131,12 @@ def generate(
         Timings(prompt_tokens=len(prompt)),
     )
     return Generation(job)
+
+
+def check_model(model: object) -> None:
+    """BadRequest unless ``model`` records tapes, as what ``build`` makes does."""
+    if not hasattr(model, "tape"):
+        raise BadRequest(f"model is of type {type(model).__name__}, what build() makes was expected", param="model")
 
 
 def check_prompt(ids: ArrayLike, vocabulary: int) -> NDArray[np.int32]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shohin.devices import Device, Weight
-from shohin.errors import UnsupportedFormat
+from shohin.errors import BadRequest, UnsupportedFormat
 from shohin.formats.blocks import FORMATS
 from shohin.formats.tensor import Tensor
 from shohin.formats.weights import Weights
@@ -72,6 +72,9 @@ def build(
     UnsupportedFormat for a block format that the device does not run; BadRequest names a parameter; OutOfMemory says
     which context would fit.
     """
+    for name, value, kind in (("weights", weights, Weights), ("device", device, Device)):
+        if not isinstance(value, kind):
+            raise BadRequest(f"{name} is of type {type(value).__name__}, {kind.__name__} was expected", param=name)
     decoder = architecture(weights)
     check_activations(activations)
     config = decoder.configure(weights)

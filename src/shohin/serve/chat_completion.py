@@ -10,10 +10,12 @@ from typing import Any
 
 from shohin.formats.text import Tokenizer
 from shohin.generate import Generation, Hooks, Session, Token, generate
+from shohin.generate.loop import check_model
 from shohin.generate.random import fresh_seed
 from shohin.models import Model
 from shohin.serve.answer_reader import AnswerReader, Piece
 from shohin.serve.chat_request import ChatRequest, chat_request
+from shohin.serve.defaults import check_kind
 from shohin.serve.parsing import ToolCall
 
 __all__ = ["create_chat_completion"]
@@ -42,6 +44,8 @@ def create_chat_completion(
     Everything about the request is checked before this returns; with ``stream`` the rest happens while chunks are
     taken, and closing the iterator ends it.
     """
+    check_model(model)
+    check_kind("tokenizer", tokenizer, Tokenizer)
     request = chat_request(tokenizer, messages, fields, model.context)
     if request.params.seed is None:
         # One draw for the request, so that its choices are sure to differ.

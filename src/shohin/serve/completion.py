@@ -12,8 +12,9 @@ from shohin.errors import BadRequest, ContextFull
 from shohin.formats.text import Tokenizer
 from shohin.generate import Generation, Hooks, Session, Timings
 from shohin.generate import generate as generate_ids
+from shohin.generate.loop import check_model
 from shohin.models import Model
-from shohin.serve.defaults import settings
+from shohin.serve.defaults import check_kind, settings
 from shohin.serve.parsing import StopMatcher
 from shohin.serve.peak_memory import peak_memory_bytes
 
@@ -96,6 +97,8 @@ def stream_generate(
 
     Errors as ``shohin.generate`` over ids, before the first response where they concern the request.
     """
+    check_model(model)
+    check_kind("tokenizer", tokenizer, Tokenizer)
     matcher = StopMatcher(check_stops(stop))
     chunk = {"prefill_chunk": params.pop("prefill_chunk")} if "prefill_chunk" in params else {}
     wanted = settings(tokenizer, params)

@@ -10,7 +10,7 @@ from shohin.errors import BadFile, BadRequest
 from shohin.formats.text import Tokenizer
 from shohin.generate import SamplingParams
 
-__all__ = ["BONSAI", "LoadedTokenizer", "chat_options", "file_defaults", "settings"]
+__all__ = ["BONSAI", "LoadedTokenizer", "chat_options", "check_kind", "file_defaults", "settings"]
 
 # PrismML's settings for models of up to 8B parameters, which also answer without thinking aloud unless asked to.
 BONSAI: Mapping[str, Any] = MappingProxyType({"temperature": 0.5, "top_p": 0.85, "top_k": 20, "min_p": 0.0})
@@ -69,6 +69,12 @@ def settings(tokenizer: Tokenizer, asked: Mapping[str, Any]) -> SamplingParams:
 def chat_options(asked: Mapping[str, Any] | None) -> dict[str, Any]:
     """What a chat template is told: ``enable_thinking`` false unless asked otherwise."""
     return {"enable_thinking": THINKING, **(asked or {})}
+
+
+def check_kind(name: str, value: object, kind: type) -> None:
+    """BadRequest naming an argument of another type than the one that it must have."""
+    if not isinstance(value, kind):
+        raise BadRequest(f"{name} is of type {type(value).__name__}, {kind.__name__} was expected", param=name)
 
 
 def unsupported(name: str, why: str) -> BadRequest:

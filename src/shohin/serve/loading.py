@@ -9,6 +9,7 @@ from pathlib import Path
 from shohin import formats
 from shohin.devices import Device
 from shohin.devices import device as open_device
+from shohin.errors import BadRequest
 from shohin.formats import Weights
 from shohin.formats.hub import locate
 from shohin.formats.text import tokenizer_from_metadata
@@ -30,6 +31,8 @@ def open_model(model: str | os.PathLike[str], *, dialect: str | None = None, off
 
     BadRequest where there is no such model or several fit; BadFile and UnsupportedFormat as ``shohin.open``.
     """
+    if not isinstance(model, str | os.PathLike):
+        raise BadRequest(f"model is of type {type(model).__name__}, a path or a name was expected", param="model")
     return formats.open(locate(os.fspath(model), offline=offline), dialect=dialect)
 
 
@@ -59,6 +62,8 @@ def load(  # noqa: PLR0913 - the flat keywords that users of mlx-lm and llama-cp
     weights = model if isinstance(model, Weights) else open_model(model, dialect=dialect, offline=offline)
     tokenizer = tokenizer_from_metadata(weights.metadata, weights.source)
     sampling = file_defaults(weights.metadata, weights.source)
+    if not isinstance(device, str | Device):
+        raise BadRequest(f"device is of type {type(device).__name__}, a name or a Device was expected", param="device")
     where = device if isinstance(device, Device) else open_device(device, threads=threads)
 
     def packed(state: Packed) -> None:
