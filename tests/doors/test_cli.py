@@ -120,7 +120,14 @@ def test_info_without_a_model(shohin: Shohin) -> None:
     assert set(found["devices"]) == {"cpu", "host"}
     assert found["formats"]["Q1_0"]["cpu"] == "native"
     assert "generic" in found["tiers"]["cpu"]
-    assert "Q1_0" in shohin("info").out
+
+
+def test_the_environment_forces_a_kernel_tier(shohin: Shohin, tiny: Path) -> None:
+    generic = {"SHOHIN_CPU": "generic"}
+    assert shohin("info", "--json", env=generic).json["kernels"]["cpu"].startswith("generic, ")
+    assert shohin("info", tiny, "--json", env=generic).json["kernels"].startswith("generic, ")
+    refused = shohin("info", env={"SHOHIN_CPU": "mmx"})
+    assert refused.status != 0 and "'mmx'" in refused.err and "generic" in refused.err
 
 
 def test_validate(shohin: Shohin, tiny: Path, tmp_path: Path) -> None:

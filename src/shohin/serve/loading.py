@@ -8,13 +8,13 @@ from pathlib import Path
 
 from shohin import formats
 from shohin.devices import Device
-from shohin.devices import device as open_device
 from shohin.errors import BadRequest
 from shohin.formats import Weights
 from shohin.formats.hub import locate
 from shohin.formats.text import tokenizer_from_metadata
 from shohin.models import Model, Packed, build
 from shohin.serve.defaults import LoadedTokenizer, file_defaults
+from shohin.serve.named_device import named_device
 
 __all__ = ["Progress", "load", "open_model", "shipped_model"]
 
@@ -62,9 +62,7 @@ def load(  # noqa: PLR0913 - the flat keywords that users of mlx-lm and llama-cp
     weights = model if isinstance(model, Weights) else open_model(model, dialect=dialect, offline=offline)
     tokenizer = tokenizer_from_metadata(weights.metadata, weights.source)
     sampling = file_defaults(weights.metadata, weights.source)
-    if not isinstance(device, str | Device):
-        raise BadRequest(f"device is of type {type(device).__name__}, a name or a Device was expected", param="device")
-    where = device if isinstance(device, Device) else open_device(device, threads=threads)
+    where = device if isinstance(device, Device) else named_device(device, threads)
 
     def packed(state: Packed) -> None:
         if progress is not None:

@@ -156,15 +156,15 @@ def info(
     as_json: opt.Json = False,
 ) -> None:
     """Show what a model file holds; without a model, the devices and the formats that each runs."""
-    from shohin import devices
     from shohin.serve.cli.info import describe, show_devices, show_model
     from shohin.serve.loading import open_model
+    from shohin.serve.named_device import named_device
 
     if model is None and model_flag is None:
         show_devices(as_json)
         return
     weights = open_model(chosen(model, model_flag), dialect=dialect, offline=offline or None)
-    show_model(describe(weights, devices.device(device, threads=threads)), as_json)
+    show_model(describe(weights, named_device(device, threads)), as_json)
 
 
 @app.command()

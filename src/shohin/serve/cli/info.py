@@ -8,19 +8,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shohin import devices
 from shohin.devices import Device
 from shohin.formats import Weights
 from shohin.formats.blocks import FORMATS
 from shohin.models import configure
 from shohin.serve.cli.output import emit, visible
+from shohin.serve.named_device import named_device
 
 DEVICES = ("cpu", "host")
 
 
 def show_devices(as_json: bool) -> None:
     """Devices, kernel tiers and the format table, from the code itself."""
-    opened = {name: devices.device(name) for name in DEVICES}
+    opened = {name: named_device(name) for name in DEVICES}
     table = {fmt.name: {name: d.accepts(fmt) for name, d in opened.items()} for fmt in FORMATS.values()}
     tiers = {name: d.tiers for name, d in opened.items()}
     if as_json:
