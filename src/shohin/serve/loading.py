@@ -62,6 +62,8 @@ def load(  # noqa: PLR0913 - the flat keywords that users of mlx-lm and llama-cp
     weights = model if isinstance(model, Weights) else open_model(model, dialect=dialect, offline=offline)
     tokenizer = tokenizer_from_metadata(weights.metadata, weights.source)
     sampling = file_defaults(weights.metadata, weights.source)
+    if not isinstance(device, str | Device):
+        raise BadRequest(f"device is of type {type(device).__name__}, a name or a Device was expected", param="device")
     where = device if isinstance(device, Device) else named_device(device, threads)
 
     def packed(state: Packed) -> None:
