@@ -12,6 +12,7 @@ import pytest
 from oracle import EPS, rope_table
 
 from shohin.devices import Device, Step
+from shohin.errors import BadShape
 from shohin.kernels.attend import PAGE, Heads, LayerCache, QKNorm, attend
 from shohin.kernels.joint_attention import joint_attention
 from shohin.kernels.pick import pick
@@ -72,7 +73,7 @@ SHAPES = [
 @pytest.mark.row("M.4", "M.5", "M.7", "M.8", "M.9", "M.10")
 @pytest.mark.parametrize("kv", ["f16", "int8", "f32"])
 @pytest.mark.parametrize("heads", SHAPES, ids=lambda h: f"{h.query}x{h.kv}x{h.dim}-{h.pairing}")
-@pytest.mark.parametrize("tier", ["generic", "avx2"])
+@pytest.mark.parametrize("tier", ["generic", "avx2", "avx512"])
 def test_attention_is_the_host_s(rng: np.random.Generator, tier: str, heads: Heads, kv: str) -> None:
     """float32 against host in float32: the same algorithm, so only summation order and exp differ.
 
@@ -100,12 +101,94 @@ def test_bits_depend_on_nothing_but_the_row(rng: np.random.Generator, kv: str, r
     """Tiers, threads, and how a prompt is split into plays; chunks of 256 keys join without a seam."""
     made = case(rng, Heads(4, 2, 32), kv, rows)
     want = made.play(opening.cpu(None, 1), ())
-    for threads, tier in ((2, "generic"), (3, None), (5, None)):
+    tiers = opening.cpu().tiers
+    for threads, tier in ((2, tiers[0]), (3, tiers[-1]), (5, tiers[len(tiers) // 2])):
         splits = tuple(s for s in (1, 100, 256, 300) if s < rows)
         got = made.play(opening.cpu(tier, threads), splits)
         np.testing.assert_array_equal(got, want, err_msg=f"{threads} threads, tier {tier}")
     exact = made.play(opening.host("float64"), ())
     assert np.abs(want - exact).max() < {"f16": 5e-3, "int8": 5e-2, "f32": 1e-5}[kv]
+
+
+@pytest.mark.row("M.16", "E.7")
+@pytest.mark.parametrize("heads", [Heads(9, 3, 64), Heads(2, 2, 16), Heads(36, 1, 24)], ids=str)
+def test_bits_where_rows_share_a_pass_unevenly(rng: np.random.Generator, heads: Heads) -> None:
+    """Odd groups straddle rows, and more heads than a pass holds share a key; one row a play shares nothing."""
+    made = case(rng, heads, "f16", 300)
+    want = made.play(opening.cpu("generic", 1), tuple(range(1, 300)))
+    for tier in opening.cpu().tiers:
+        for splits in ((), (5, 8, 260), (299,)):
+            got = made.play(opening.cpu(tier, 2), splits)
+            np.testing.assert_array_equal(got, want, err_msg=f"{tier}, {splits}")
+
+
+@pytest.mark.row("M.8", "M.16", "E.7")
+@pytest.mark.parametrize("kv", ["f16", "int8", "f32"])
+def test_sequences_in_one_play_do_not_see_each_other(rng: np.random.Generator, kv: str) -> None:
+    """Three sequences of different lengths, interleaved in one tile of rows: the bits of each alone."""
+    heads, lengths = Heads(4, 2, 32), (700, 257, 30)
+    device = opening.cpu(None, 2)
+    qkv = rng.standard_normal((sum(lengths), heads.width)).astype(np.float32)
+    pages = -(-max(lengths) // PAGE)
+    where = [(s, t) for s, n in enumerate(lengths) for t in range(n)]
+    last = [i for i, (s, t) in enumerate(where) if t >= lengths[s] - 7]
+    order = [last[7 * s + t] for t in range(7) for s in (2, 0, 1)]  # the tail of each, row by row in turn
+    got = paged(device, heads, kv, qkv, where, [i for i in range(len(where)) if i not in last], order, pages)
+    for s, n in enumerate(lengths):
+        own = np.array([i for i, (sequence, _) in enumerate(where) if sequence == s])
+        alone = Case(heads, kv, qkv[own], None).play(device, (n - 7,))
+        rows = [j for j, i in enumerate(order) if where[i][0] == s]
+        np.testing.assert_array_equal(got[rows], alone[-7:], err_msg=f"sequence {s}")
+        assert not np.array_equal(got[rows], alone[:7])
+
+
+def paged(device, heads, kv, qkv, where, before, order, pages) -> np.ndarray:
+    """Play the rows ``before``, then those of ``order`` in one step; row i is (sequence, position) ``where[i]``."""
+    sequences = max(s for s, _ in where) + 1
+    cache = LayerCache.allocate(device, "c", kv, (sequences * pages, heads.kv, PAGE, heads.dim))
+    longest = max(t for _, t in where) + 1
+    rope = device.buffer("rope", (longest, heads.dim))
+    device.write(rope, rope_table(longest, heads.dim).astype(device.float_type))
+    table = np.arange(sequences * pages)[::-1].reshape(sequences, pages)
+    out = np.zeros(0)
+    for rows in (before, order):
+        tape = device.recorder("test", len(rows))
+        buffer = device.buffer("qkv", (len(rows), heads.width))
+        device.write(buffer, qkv[rows])
+        result = device.buffer("out", (len(rows), heads.query * heads.dim))
+        attend(tape, buffer, cache, rope, result, heads=heads, eps=EPS)
+        tape.output("out", result, "all")
+        own = [where[i] for i in rows]
+        step = Step.of(
+            np.zeros(len(rows), int), sequences=[s for s, _ in own], positions=[t for _, t in own], pages=table
+        )
+        out = tape.finish().play(step, ("out",))["out"]
+    return out
+
+
+@pytest.mark.row("M.8", "H.20")
+@pytest.mark.parametrize("kv", ["f16", "int8"])
+def test_a_broken_key_reaches_only_rows_that_see_it(rng: np.random.Generator, kv: str) -> None:
+    """Rows share a pass over the keys; NaN in row 20's own key and value stays out of rows 0 to 19."""
+    heads = Heads(4, 2, 32)
+    made = case(rng, heads, kv, 40, norms=False)
+    for tier in opening.cpu().tiers:
+        want = made.play(opening.cpu(tier), ())
+        broken = made.qkv.copy()
+        broken[20, heads.query * heads.dim :] = np.nan
+        got = Case(heads, kv, broken, None).play(opening.cpu(tier), ())
+        np.testing.assert_array_equal(got[:20], want[:20])
+        assert np.isnan(got[20:]).all()
+
+
+def test_pages_are_a_power_of_two() -> None:
+    device, heads = opening.cpu(), Heads(2, 1, 16)
+    cache = LayerCache.allocate(device, "c", "f16", (2, 1, 48, 16))
+    rope, qkv, out = (device.buffer(n, (4, w)) for n, w in (("rope", 16), ("qkv", heads.width), ("out", 32)))
+    tape = device.recorder("test", 4)
+    attend(tape, qkv, cache, rope, out, heads=heads)
+    with pytest.raises(BadShape, match="48 keys, a power of two"):
+        tape.finish()
 
 
 @pytest.mark.row("S3.23")
@@ -139,7 +222,7 @@ def test_joint_attention_bits_and_bound(rng: np.random.Generator, shape: tuple[i
 
 
 @pytest.mark.row("M.12", "H.20")
-@pytest.mark.parametrize("tier", ["generic", "avx2"])
+@pytest.mark.parametrize("tier", ["generic", "avx2", "avx512"])
 def test_pick_over_several_spans(rng: np.random.Generator, tier: str) -> None:
     """Ties and broken logits at the borders of the spans that workers look at."""
     device = opening.cpu(tier)

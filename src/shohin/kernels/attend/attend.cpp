@@ -12,21 +12,45 @@ namespace {
 enum { kQkv, kQueryNorm, kKeyNorm, kRope, kKeys, kValues, kKeyScales, kValueScales, kOut };
 
 struct Shape {
-    std::int64_t query, kv, dim;
+    std::int64_t query, kv, dim, padded;
     bool adjacent;
     float eps;
-    std::int64_t page;  // keys in a page
+    int page_bits;  // a page holds two to this power of keys
 
     explicit Shape(const Call &call)
-        : query(call.ints[0]), kv(call.ints[1]), dim(call.ints[2]), adjacent(call.ints[3] == 1),
-          eps(static_cast<float>(call.floats[0])), page(call[kKeys].shape[2]) {}
+        : query(call.ints[0]), kv(call.ints[1]), dim(call.ints[2]), padded(round_up(dim, kWidth)),
+          adjacent(call.ints[3] == 1), eps(static_cast<float>(call.floats[0])),
+          page_bits(std::countr_zero(static_cast<std::uint64_t>(call[kKeys].shape[2]))) {}
     std::int64_t heads() const { return query + 2 * kv; }
     std::int64_t width() const { return heads() * dim; }
+    // Query heads that share a KV head, in passes of at most kMostQueries; rows of the step that share a pass.
+    std::int64_t shared() const { return query / kv; }
+    std::int64_t passes() const { return (shared() + kMostQueries - 1) / kMostQueries; }
+    std::int64_t tile() const { return shared() > kMostQueries ? 1 : kMostQueries / shared(); }
+    // Floats that a chunk of one query is kept in: weighted sums, then maximum and sum of exponentials.
+    std::int64_t slot() const { return padded + kWidth; }
 };
+
+std::int64_t chunks_of(std::int64_t keys) { return (keys + kKeyChunk - 1) / kKeyChunk; }
+
+// Room for chunks that wait for their merge: for one row over the whole context, and for more rows while it is little.
+std::int64_t slot_bytes(const Call &call, std::int64_t rows, std::int64_t chunks) {
+    const Shape s(call);
+    return rows * s.query * chunks * s.slot() * static_cast<std::int64_t>(sizeof(float));
+}
+
+std::int64_t most_slot_bytes(const Call &call) {
+    constexpr std::int64_t kEnough = std::int64_t{8} << 20;
+    const std::int64_t chunks = chunks_of(call[kRope].rows);
+    const std::int64_t one = slot_bytes(call, 1, chunks), every = slot_bytes(call, call.rows, chunks);
+    return least(every, one > kEnough ? one : kEnough);
+}
 
 void expect_cache(const Call &call, int index, int scales, const char *what) {
     const Operand &cache = call[index];
     const std::int64_t kv = call.ints[1], dim = call.ints[2];
+    if (cache.dims == 4 && !std::has_single_bit(static_cast<std::uint64_t>(cache.shape[2])))
+        fail("attend: pages of %lld keys, a power of two was expected", static_cast<long long>(cache.shape[2]));
     if (cache.dims != 4 || cache.shape[1] != kv || cache.shape[3] != dim || cache.rows != call[kKeys].rows ||
         cache.kind != call[kKeys].kind || cache.shape[2] != call[kKeys].shape[2])
         fail("attend: %s is not [pages, %lld, page, %lld], or not like the keys", what, static_cast<long long>(kv),
@@ -56,7 +80,7 @@ Needs prepare(const Call &call) {
     expect_cache(call, kKeys, kKeyScales, "keys");
     expect_cache(call, kValues, kValueScales, "values");
     expect_buffer(call, kOut, "out", Kind::f32, call.rows, query * dim, true);
-    return {0, static_cast<std::int64_t>(sizeof(Attention))};
+    return {most_slot_bytes(call), static_cast<std::int64_t>(sizeof(Attention))};
 }
 
 void check(const Call &call, const Step &step) {
@@ -78,10 +102,17 @@ void check(const Call &call, const Step &step) {
 
 // Row of the cache, [pages][kv][page], that holds key t of a sequence for one head.
 std::int64_t cache_row(const Shape &s, const std::int32_t *pages, std::int64_t t, std::int64_t head) {
-    return (pages[t / s.page] * s.kv + head) * s.page + t % s.page;
+    const std::int64_t slot = t & ((std::int64_t{1} << s.page_bits) - 1);
+    return ((pages[t >> s.page_bits] * s.kv + head) << s.page_bits) + slot;
 }
 
-void normalise(float *x, const float *weight, const Shape &s) {
+// Keys from t to the end of its page.
+std::int64_t left_in_page(const Shape &s, std::int64_t t) {
+    const std::int64_t page = std::int64_t{1} << s.page_bits;
+    return page - (t & (page - 1));
+}
+
+void normalise_head(float *x, const float *weight, const Shape &s) {
     const float factor = 1.0f / std::sqrt(dot(x, x, s.dim) / static_cast<float>(s.dim) + s.eps);
     for (std::int64_t d = 0; d < s.dim; ++d) x[d] = (x[d] * factor) * weight[d];
 }
@@ -126,21 +157,73 @@ void store_row(const Operand &cache, const Operand &scales, std::int64_t row, co
     }
 }
 
-// Row of the cache as floats, padded with zeros to a multiple of eight.
-const float *load_row(const Operand &cache, const Operand &scales, std::int64_t row, std::int64_t dim, float *room) {
-    if (cache.kind == Kind::f32 && dim % 8 == 0) return cache.as<float>() + row * dim;
-    if (cache.kind == Kind::f32) {
-        std::memcpy(room, cache.as<float>() + row * dim, static_cast<std::size_t>(dim) * sizeof(float));
-    } else if (cache.kind == Kind::f16) {
-        from_halves(cache.as<std::uint16_t>() + row * dim, room, dim);
-    } else {
-        const float scale = from_half(scales.as<std::uint16_t>()[row]);
-        const std::int8_t *codes = cache.as<std::int8_t>() + row * dim;
-        for (std::int64_t d = 0; d < dim; ++d) room[d] = static_cast<float>(codes[d]) * scale;
+constexpr std::int64_t kAhead = 32;  // keys between the one that is worked on and the one that is asked of memory
+
+// Keys or values of one sequence and KV head; what chunk_sums asks for.
+struct CacheRows {
+    const Operand &cache, &scale;
+    const Shape &s;
+    const std::int32_t *pages;
+    std::int64_t head, keys, bytes;  // keys: how many there are; bytes: of a value
+
+    Block block(std::int64_t t, std::int64_t n, std::int64_t fill, Attention &a) const {
+        const std::int64_t first = cache_row(s, pages, t, head);
+        // Every head's keys lie in pieces of a page; a processor's own prefetching starts anew in each. (This is no
+        // function: gcc takes one that only prefetches for one without effects, and drops the call.)
+        const std::int64_t ahead = t + kAhead < keys ? cache_row(s, pages, t + kAhead, head) * s.dim * bytes : 0;
+        for (std::int64_t i = 0; i < (ahead == 0 ? 0 : n * s.dim * bytes); i += 64) prefetch(cache.data + ahead + i);
+        const bool together = n <= left_in_page(s, t) && s.dim == s.padded;
+        // Codes that more queries than fit the registers take are turned into floats once.
+        if (together && n == fill && (a.queries <= kTogether || cache.kind == Kind::f32))
+            return {cache.data + first * s.dim * bytes, cache.kind, s.dim};
+        if (together) {
+            widen(first, n * s.dim, a.rows);
+        } else {
+            for (std::int64_t i = 0; i < n; ++i) {
+                widen(cache_row(s, pages, t + i, head), s.dim, a.rows + i * s.padded);
+                for (std::int64_t d = s.dim; d < s.padded; ++d) a.rows[i * s.padded + d] = 0.0f;
+            }
+        }
+        for (std::int64_t i = n * s.padded; i < fill * s.padded; ++i) a.rows[i] = 0.0f;
+        return {a.rows, Kind::f32, s.padded};
     }
-    for (std::int64_t d = dim; d < round_up(dim, 8); ++d) room[d] = 0.0f;
-    return room;
-}
+
+    bool scales(std::int64_t t, std::int64_t n, float *to) const {
+        if (!scale) return false;
+        for (std::int64_t i = 0; i < n;) {
+            const std::int64_t together = least(n - i, left_in_page(s, t + i));
+            from_halves(scale.as<std::uint16_t>() + cache_row(s, pages, t + i, head), to + i, together);
+            i += together;
+        }
+        return true;
+    }
+
+private:
+    void widen(std::int64_t row, std::int64_t count, float *room) const {
+        const std::uint8_t *from = cache.data + row * s.dim * bytes;
+        if (cache.kind == Kind::f32)
+            std::memcpy(room, from, static_cast<std::size_t>(count) * sizeof(float));
+        else if (cache.kind == Kind::f16)
+            widen_values(reinterpret_cast<const std::uint16_t *>(from), count, room);
+        else
+            widen_values(reinterpret_cast<const std::int8_t *>(from), count, room);
+    }
+
+    template <class T>
+    static void widen_values(const T *from, std::int64_t count, float *room) {
+        std::int64_t i = 0;
+        for (; i + 2 * kWidth <= count; i += 2 * kWidth) {
+            store16(room + i, load16(from + i));
+            store16(room + i + kWidth, load16(from + i + kWidth));
+        }
+        for (; i < count; ++i) {
+            if constexpr (sizeof(T) == 2)
+                room[i] = from_half(from[i]);
+            else
+                room[i] = static_cast<float>(from[i]);
+        }
+    }
+};
 
 // Stage 1: every head of every row. Queries are rotated where they are; keys and values go to the cache.
 std::int64_t head_items(const Call &call, const Step &step) { return step.rows * Shape(call).heads(); }
@@ -153,7 +236,7 @@ void run_heads(const Call &call, const Step &step, std::int64_t begin, std::int6
         float *x = call[kQkv].as<float>() + m * s.width() + head * s.dim;
         if (head < s.query + s.kv) {
             const Operand &norm = call[head < s.query ? kQueryNorm : kKeyNorm];
-            if (norm) normalise(x, norm.as<float>(), s);
+            if (norm) normalise_head(x, norm.as<float>(), s);
             rotate(x, call[kRope].as<float>() + position * s.dim, s);
         }
         if (head < s.query) continue;
@@ -165,43 +248,116 @@ void run_heads(const Call &call, const Step &step, std::int64_t begin, std::int6
     }
 }
 
-// Stage 2: the query heads of one row that share a KV head, at most kMostQueries of them at a time.
-std::int64_t group_count(const Shape &s) { return (s.query / s.kv + kMostQueries - 1) / kMostQueries; }
+// Stage 2: tiles of rows and the query heads of one KV head, over all keys, or over one chunk of them where there are few
+// tiles. Stage 3, in the second case: the chunks of each row and head, in order.
+struct Split {
+    std::int64_t tiles, chunks;  // chunks an item may belong to: 1 where an item does them all
+
+    Split(const Call &call, const Step &step, const Shape &s) : tiles((step.rows + s.tile() - 1) / s.tile()) {
+        constexpr std::int64_t kPlenty = 128;
+        std::int64_t keys = 0;
+        for (std::int64_t m = 0; m < step.rows; ++m)
+            keys = step.positions[m] + 1 > keys ? step.positions[m] + 1 : keys;
+        chunks = chunks_of(keys);
+        if (tiles * s.kv * s.passes() >= kPlenty || slot_bytes(call, step.rows, chunks) > most_slot_bytes(call))
+            chunks = 1;
+    }
+};
+
+float *slot_of(const Scratch &scratch, const Shape &s, const Split &split, std::int64_t m, std::int64_t head,
+               std::int64_t chunk) {
+    return reinterpret_cast<float *>(scratch.shared) + ((m * s.query + head) * split.chunks + chunk) * s.slot();
+}
 
 std::int64_t attention_items(const Call &call, const Step &step) {
     const Shape s(call);
-    return step.rows * s.kv * group_count(s);
+    const Split split(call, step, s);
+    return split.tiles * s.kv * s.passes() * split.chunks;
+}
+
+// Rows m0 to m1 - 1, all of one sequence, and the query heads from `head` on that share KV head `kv`.
+struct Pass {
+    std::int64_t m0, m1, kv, head, heads;
+};
+
+void run_pass(const Call &call, const Step &step, const Shape &s, const Split &split, const Pass &p,
+              std::int64_t chunk, const Scratch &scratch) {
+    auto &a = *reinterpret_cast<Attention *>(scratch.own);
+    begin(a, s.dim);
+    for (std::int64_t m = p.m0; m < p.m1; ++m)
+        for (std::int64_t h = p.head; h < p.head + p.heads; ++h)
+            add_query(a, call[kQkv].as<float>() + m * s.width() + h * s.dim, s.dim, step.positions[m] + 1);
+    const std::int32_t *pages = step.pages + step.sequences[p.m0] * step.page_columns;
+    const std::int64_t bytes = call[kKeys].kind == Kind::f32 ? 4 : call[kKeys].kind == Kind::f16 ? 2 : 1;
+    const CacheRows keys{call[kKeys], call[kKeyScales], s, pages, p.kv, a.longest(), bytes};
+    const CacheRows values{call[kValues], call[kValueScales], s, pages, p.kv, a.longest(), bytes};
+    const std::int64_t first = chunk * kKeyChunk;
+    if (split.chunks == 1) {
+        weighted_sums(a, keys, values);
+    } else {
+        if (first >= a.longest()) return;
+        pair_up(a);
+        chunk_sums(a, first, keys, values, a.out);
+    }
+    int g = 0;
+    for (std::int64_t m = p.m0; m < p.m1; ++m)
+        for (std::int64_t h = p.head; h < p.head + p.heads; ++h, ++g) {
+            const float *sums = a.out + g * s.padded;
+            if (split.chunks == 1) {
+                std::memcpy(call[kOut].as<float>() + (m * s.query + h) * s.dim, sums,
+                            static_cast<std::size_t>(s.dim) * sizeof(float));
+            } else if (a.seen(g, first) > 0) {
+                float *slot = slot_of(scratch, s, split, m, h, chunk);
+                std::memcpy(slot, sums, static_cast<std::size_t>(s.padded) * sizeof(float));
+                slot[s.padded] = a.top[g];
+                slot[s.padded + 1] = a.total[g];
+            }
+        }
 }
 
 void run_attention(const Call &call, const Step &step, std::int64_t begin, std::int64_t end, const Scratch &scratch) {
     const Shape s(call);
-    auto &a = *reinterpret_cast<Attention *>(scratch.own);
-    const std::int64_t shared = s.query / s.kv, groups = group_count(s), padded = round_up(s.dim, 8);
+    const Split split(call, step, s);
     for (std::int64_t item = begin; item < end; ++item) {
-        const std::int64_t m = item / (s.kv * groups), kv = item / groups % s.kv;
-        const std::int64_t first = item % groups * kMostQueries;
-        const int queries = static_cast<int>(least(kMostQueries, shared - first));
-        const std::int64_t head = kv * shared + first;
-        for (int g = 0; g < queries; ++g) {
-            const float *q = call[kQkv].as<float>() + m * s.width() + (head + g) * s.dim;
-            for (std::int64_t d = 0; d < padded; ++d) a.q[g][d] = d < s.dim ? q[d] : 0.0f;
+        const std::int64_t pass = item % s.passes(), kv = item / s.passes() % s.kv;
+        const std::int64_t chunk = item / (s.passes() * s.kv) % split.chunks;
+        // The last rows see most keys, so their tiles are dealt out first.
+        const std::int64_t tile = split.tiles - 1 - item / (s.passes() * s.kv * split.chunks);
+        const std::int64_t last = least((tile + 1) * s.tile(), step.rows);
+        Pass p{tile * s.tile(), 0, kv, kv * s.shared() + pass * kMostQueries,
+               least(kMostQueries, s.shared() - pass * kMostQueries)};
+        for (; p.m0 < last; p.m0 = p.m1) {
+            p.m1 = p.m0 + 1;
+            while (p.m1 < last && step.sequences[p.m1] == step.sequences[p.m0]) ++p.m1;
+            run_pass(call, step, s, split, p, chunk, scratch);
         }
-        const std::int32_t *pages = step.pages + step.sequences[m] * step.page_columns;
-        weighted_sums(
-            a, queries, s.dim, step.positions[m] + 1,
-            [&](std::int64_t t, float *room) {
-                return load_row(call[kKeys], call[kKeyScales], cache_row(s, pages, t, kv), s.dim, room);
-            },
-            [&](std::int64_t t, float *room) {
-                return load_row(call[kValues], call[kValueScales], cache_row(s, pages, t, kv), s.dim, room);
-            });
-        for (int g = 0; g < queries; ++g)
-            std::memcpy(call[kOut].as<float>() + (m * s.query + head + g) * s.dim, a.out[g],
-                        static_cast<std::size_t>(s.dim) * sizeof(float));
     }
 }
 
-constexpr Stage kStages[] = {{head_items, run_heads}, {attention_items, run_attention}};
+std::int64_t merge_items(const Call &call, const Step &step) {
+    const Shape s(call);
+    return Split(call, step, s).chunks == 1 ? 0 : step.rows * s.query;
+}
+
+void run_merges(const Call &call, const Step &step, std::int64_t begin, std::int64_t end, const Scratch &scratch) {
+    const Shape s(call);
+    const Split split(call, step, s);
+    for (std::int64_t item = begin; item < end; ++item) {
+        const std::int64_t m = item / s.query, head = item % s.query;
+        float *out = slot_of(scratch, s, split, m, head, 0);
+        float top = out[s.padded], total = out[s.padded + 1];
+        for (std::int64_t chunk = 1; chunk < chunks_of(step.positions[m] + 1); ++chunk) {
+            const float *part = slot_of(scratch, s, split, m, head, chunk);
+            merge(top, total, out, part[s.padded], part[s.padded + 1], part, s.padded);
+        }
+        normalise(out, total, s.padded);
+        std::memcpy(call[kOut].as<float>() + (m * s.query + head) * s.dim, out,
+                    static_cast<std::size_t>(s.dim) * sizeof(float));
+    }
+}
+
+constexpr Stage kStages[] = {
+    {head_items, run_heads}, {attention_items, run_attention}, {merge_items, run_merges}};
 
 }  // namespace
 

@@ -32,27 +32,34 @@ std::int64_t runs(const Call &call) { return (tokens(call) + kMostQueries - 1) /
 
 std::int64_t items(const Call &call, const Step &) { return heads(call) * runs(call); }
 
-void run(const Call &call, const Step &, std::int64_t begin, std::int64_t end, const Scratch &scratch) {
+// Keys or values of one head; what chunk_sums asks for.
+struct HeadRows {
+    const float *head;
+    std::int64_t dim, padded;
+
+    Block block(std::int64_t t, std::int64_t n, std::int64_t fill, Attention &a) const {
+        const float *from = head + t * dim;
+        if (dim == padded && n == fill) return {from, Kind::f32, dim};
+        for (std::int64_t i = 0; i < fill; ++i)
+            for (std::int64_t d = 0; d < padded; ++d)
+                a.rows[i * padded + d] = i < n && d < dim ? from[i * dim + d] : 0.0f;
+        return {a.rows, Kind::f32, padded};
+    }
+    bool scales(std::int64_t, std::int64_t, float *) const { return false; }
+};
+
+void run(const Call &call, const Step &, std::int64_t begin_item, std::int64_t end_item, const Scratch &scratch) {
     auto &a = *reinterpret_cast<Attention *>(scratch.own);
-    const std::int64_t d = dim(call), s = tokens(call), padded = round_up(d, 8);
-    const auto row = [&](const Operand &from, std::int64_t at, float *room) -> const float * {
-        const float *x = from.as<float>() + at * d;
-        if (d == padded) return x;
-        for (std::int64_t i = 0; i < padded; ++i) room[i] = i < d ? x[i] : 0.0f;
-        return room;
-    };
-    for (std::int64_t item = begin; item < end; ++item) {
+    const std::int64_t d = dim(call), s = tokens(call);
+    for (std::int64_t item = begin_item; item < end_item; ++item) {
         const std::int64_t head = item / runs(call), first = item % runs(call) * kMostQueries;
-        const int queries = static_cast<int>(least(kMostQueries, s - first));
-        for (int g = 0; g < queries; ++g) {
-            const float *q = call[kQ].as<float>() + (head * s + first + g) * d;
-            for (std::int64_t i = 0; i < padded; ++i) a.q[g][i] = i < d ? q[i] : 0.0f;
-        }
-        weighted_sums(
-            a, queries, d, s, [&](std::int64_t t, float *room) { return row(call[kK], head * s + t, room); },
-            [&](std::int64_t t, float *room) { return row(call[kV], head * s + t, room); });
-        for (int g = 0; g < queries; ++g)
-            std::memcpy(call[kOut].as<float>() + ((first + g) * heads(call) + head) * d, a.out[g],
+        const std::int64_t last = least(first + kMostQueries, s);
+        begin(a, d);
+        for (std::int64_t t = first; t < last; ++t) add_query(a, call[kQ].as<float>() + (head * s + t) * d, d, s);
+        weighted_sums(a, HeadRows{call[kK].as<float>() + head * s * d, d, a.padded},
+                      HeadRows{call[kV].as<float>() + head * s * d, d, a.padded});
+        for (std::int64_t t = first; t < last; ++t)
+            std::memcpy(call[kOut].as<float>() + (t * heads(call) + head) * d, a.out + (t - first) * a.padded,
                         static_cast<std::size_t>(d) * sizeof(float));
     }
 }
