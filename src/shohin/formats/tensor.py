@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,3 +54,20 @@ class Tensor:
             raise BadShape(f"{self.name}: rows {start}:{stop} asked of a tensor of {self.rows}")
         values = self.format.decode(self.raw()[start:stop])
         return values.reshape(self.shape) if stop - start == self.rows else values
+
+    def release(self) -> None:
+        """Give up the memory that holds the mapped file's bytes; who reads them again gets them from the file.
+
+        For a tensor that was copied elsewhere. Whole pages only, so neighbours lose at most what they share a page
+        with; without effect for data that is no mapped file, and where the system does not offer it.
+        """
+        owner: object = self.data
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        if isinstance(owner, memoryview):
+            owner = owner.obj
+        if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        first = self.data.ctypes.data - np.frombuffer(owner, np.uint8, 1).ctypes.data
+        start = first // mmap.PAGESIZE * mmap.PAGESIZE
+        owner.madvise(mmap.MADV_DONTNEED, start, first + self.data.nbytes - start)
