@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from shohin import _core
 from shohin.devices.buffer import Buffer, Weight
 from shohin.devices.device import Device
+from shohin.devices.slab import Slab
 from shohin.devices.step import Step
 from shohin.devices.tape import Call
 from shohin.errors import BadRequest, BadShape, Cancelled, DeviceFailed, KernelBuild, NoDevice, OutOfMemory
@@ -52,6 +53,7 @@ class Cpu(Device):
             raise NoDevice(f"kernel tier {tier!r} does not run on this machine; available: {', '.join(available)}")
         self.threads = count
         self.tier = tier or available[-1]
+        self._slab = Slab()
         try:
             self._pool = _core.Pool(count)
         except (RuntimeError, MemoryError) as error:
@@ -91,10 +93,7 @@ class Cpu(Device):
         return self._track(Weight(self, tensor.name, tensor.shape, fmt, tensor.format, raw.nbytes, raw))
 
     def _tile(self, rows: NDArray[np.uint8], fmt: BlockFormat) -> NDArray[np.uint8]:
-        # Written in full, so not zeroed first; tiles lie at lines of the cache.
-        room = np.empty(rows.nbytes + 64, np.uint8)
-        start = -room.ctypes.data % 64
-        packed = room[start : start + rows.nbytes].reshape(rows.shape)
+        packed = self._slab.take(rows.nbytes).reshape(rows.shape)
         if not _core.pack(self.tier, fmt.name, rows, packed, self._pool):
             raise Cancelled("packing was cancelled")
         return packed
