@@ -21,7 +21,7 @@ def tiles(tier: str, format: str) -> bool:
     """Whether a tier reads a format in tiles, for which ``pack`` makes them; otherwise rows stay as in the file."""
 
 def pack(tier: str, format: str, rows: NDArray[np.uint8], packed: NDArray[np.uint8], pool: Pool) -> bool:
-    """Tiles of 32 rows from rows [N, bytes a row], into as many bytes; False if cancelled. ValueError for a bad size."""
+    """Tiles of 32 rows from rows [N, bytes a row], into as many bytes; False if cancelled. ValueError: a bad size."""
 
 class Pool:
     """A pool of ``threads`` threads, the caller included. One play at a time: others wait; works in a forked child."""
