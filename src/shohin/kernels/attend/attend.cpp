@@ -157,7 +157,8 @@ void store_row(const Operand &cache, const Operand &scales, std::int64_t row, co
     }
 }
 
-constexpr std::int64_t kAhead = 32;  // keys between the one that is worked on and the one that is asked of memory
+// Keys between the one that is worked on and the one that is asked of memory; a multiple of kRowBlock.
+constexpr std::int64_t kAhead = 32;
 
 // Keys or values of one sequence and KV head; what chunk_sums asks for.
 struct CacheRows {
@@ -165,17 +166,17 @@ struct CacheRows {
     const Shape &s;
     const std::int32_t *pages;
     std::int64_t head, keys, bytes;  // keys: how many there are; bytes: of a value
+    // What is read after a chunk of these: a head's rows that come `later` keys after the chunk's own.
+    const Operand &next;
+    std::int64_t next_head, later;
 
     Block block(std::int64_t t, std::int64_t n, std::int64_t fill, Attention &a) const {
         const std::int64_t first = cache_row(s, pages, t, head);
-        // Every head's keys lie in pieces of a page; a processor's own prefetching starts anew in each. (This is no
-        // function: gcc takes one that only prefetches for one without effects, and drops the call.)
-        const std::int64_t ahead = t + kAhead < keys ? cache_row(s, pages, t + kAhead, head) * s.dim * bytes : 0;
-        for (std::int64_t i = 0; i < (ahead == 0 ? 0 : n * s.dim * bytes); i += 64) prefetch(cache.data + ahead + i);
+        const Ahead ahead = ahead_of(t, n);
         const bool together = n <= left_in_page(s, t) && s.dim == s.padded;
         // Codes that more queries than fit the registers take are turned into floats once.
         if (together && n == fill && (a.queries <= kTogether || cache.kind == Kind::f32))
-            return {cache.data + first * s.dim * bytes, cache.kind, s.dim};
+            return {cache.data + first * s.dim * bytes, cache.kind, s.dim, ahead};
         if (together) {
             widen(first, n * s.dim, a.rows);
         } else {
@@ -185,7 +186,7 @@ struct CacheRows {
             }
         }
         for (std::int64_t i = n * s.padded; i < fill * s.padded; ++i) a.rows[i] = 0.0f;
-        return {a.rows, Kind::f32, s.padded};
+        return {a.rows, Kind::f32, s.padded, ahead};
     }
 
     bool scales(std::int64_t t, std::int64_t n, float *to) const {
@@ -199,6 +200,17 @@ struct CacheRows {
     }
 
 private:
+    // Every head's keys lie in pieces of a page, and a processor's own prefetching starts anew in each.
+    Ahead ahead_of(std::int64_t t, std::int64_t n) const {
+        const std::int64_t chunk = t - t % kKeyChunk, length = round_up(least(kKeyChunk, keys - chunk), kRowBlock);
+        const std::int64_t over = t + kAhead - chunk - length;
+        const bool same = over < 0;
+        const std::int64_t at = same ? t + kAhead : chunk + later + over;
+        if (at + n > keys || n > left_in_page(s, at) || (!same && next_head >= s.kv)) return {};
+        const std::int64_t row = cache_row(s, pages, at, same ? head : next_head);
+        return {(same ? cache : next).data + row * s.dim * bytes, s.dim * bytes};
+    }
+
     void widen(std::int64_t row, std::int64_t count, float *room) const {
         const std::uint8_t *from = cache.data + row * s.dim * bytes;
         if (cache.kind == Kind::f32)
@@ -289,10 +301,13 @@ void run_pass(const Call &call, const Step &step, const Shape &s, const Split &s
             add_query(a, call[kQkv].as<float>() + m * s.width() + h * s.dim, s.dim, step.positions[m] + 1);
     const std::int32_t *pages = step.pages + step.sequences[p.m0] * step.page_columns;
     const std::int64_t bytes = call[kKeys].kind == Kind::f32 ? 4 : call[kKeys].kind == Kind::f16 ? 2 : 1;
-    const CacheRows keys{call[kKeys], call[kKeyScales], s, pages, p.kv, a.longest(), bytes};
-    const CacheRows values{call[kValues], call[kValueScales], s, pages, p.kv, a.longest(), bytes};
+    const bool whole = split.chunks == 1;
+    const CacheRows keys{call[kKeys], call[kKeyScales], s, pages, p.kv, a.longest(), bytes, call[kValues], p.kv, 0};
+    const CacheRows values{call[kValues], call[kValueScales], s,           pages,
+                           p.kv,          a.longest(),        bytes,       call[kKeys],
+                           whole ? p.kv : p.kv + 1,           whole ? kKeyChunk : 0};
     const std::int64_t first = chunk * kKeyChunk;
-    if (split.chunks == 1) {
+    if (whole) {
         weighted_sums(a, keys, values);
     } else {
         if (first >= a.longest()) return;
@@ -303,7 +318,7 @@ void run_pass(const Call &call, const Step &step, const Shape &s, const Split &s
     for (std::int64_t m = p.m0; m < p.m1; ++m)
         for (std::int64_t h = p.head; h < p.head + p.heads; ++h, ++g) {
             const float *sums = a.out + g * s.padded;
-            if (split.chunks == 1) {
+            if (whole) {
                 std::memcpy(call[kOut].as<float>() + (m * s.query + h) * s.dim, sums,
                             static_cast<std::size_t>(s.dim) * sizeof(float));
             } else if (a.seen(g, first) > 0) {

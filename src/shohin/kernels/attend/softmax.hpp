@@ -12,7 +12,7 @@
 namespace shohin::SHOHIN_TIER {
 
 constexpr std::int64_t kKeyChunk = 256;
-constexpr std::int64_t kValueBlock = 16;  // values that stay in the first-level cache while all queries take them
+constexpr std::int64_t kRowBlock = 16;  // keys or values that stay in the first-level cache while all queries take them
 constexpr int kMostQueries = 32;          // that share one pass over the keys; a multiple of kTogether
 constexpr int kMostHeadDim = 256;
 
@@ -30,7 +30,7 @@ struct Attention {
     alignas(64) float part[kMostQueries * kMostHeadDim];  // weighted sums of a chunk
     alignas(64) float out[kMostQueries * kMostHeadDim];
     alignas(64) float scores[kMostQueries][kKeyChunk];
-    alignas(64) float rows[kValueBlock * kMostHeadDim];   // keys or values as floats
+    alignas(64) float rows[kRowBlock * kMostHeadDim];   // keys or values as floats
     alignas(64) float key_scales[kKeyChunk];
     alignas(64) float value_scales[kKeyChunk];
 
@@ -55,7 +55,8 @@ inline void begin(Attention &a, std::int64_t dim) {
 
 inline void add_query(Attention &a, const float *q, std::int64_t dim, std::int64_t keys) {
     float *to = a.q + a.queries * a.padded;
-    for (std::int64_t d = 0; d < a.padded; ++d) to[d] = d < dim ? q[d] : 0.0f;
+    std::memcpy(to, q, static_cast<std::size_t>(dim) * sizeof(float));
+    for (std::int64_t d = dim, end = a.padded; d < end; ++d) to[d] = 0.0f;
     a.keys[a.queries++] = keys;
 }
 
@@ -75,6 +76,7 @@ struct Block {
     const void *rows;
     Kind kind;  // f32, f16 or i8
     std::int64_t stride;
+    Ahead ahead;  // as many rows
 };
 
 // run(pointer to the first row) with the type of its values.
@@ -98,14 +100,19 @@ inline void in_groups(int queries, const Run &run) {
 
 template <class Keys>
 inline void score_chunk(Attention &a, std::int64_t first, std::int64_t count, const Keys &keys) {
-    for (std::int64_t t = 0; t < count; t += kKeyBlock) {
-        const Block block = keys.block(first + t, least(kKeyBlock, count - t), kKeyBlock, a);
+    for (std::int64_t t = 0; t < count; t += kRowBlock) {
+        const std::int64_t n = least(kRowBlock, count - t);
+        const Block block = keys.block(first + t, n, round_up(n, kKeyBlock), a);
         typed(block, [&](const auto *rows) {
             in_groups(a.queries, [&](auto group, int g) {
                 std::int64_t most = 0;
                 for (int i = g; i < g + group; ++i) most = a.seen(i, first) > most ? a.seen(i, first) : most;
-                if (t < most)
-                    score_block<group>(a.q + g * a.padded, rows, block.stride, a.padded, a.scores[g] + t, kKeyChunk);
+                for (std::int64_t i = 0; i < least(n, most - t); i += kKeyBlock) {
+                    if (g == 0)
+                        for (int row = 0; row < kKeyBlock; ++row) SHOHIN_ASK_FOR(block.ahead, i + row);
+                    score_block<group>(a.q + g * a.padded, rows + i * block.stride, block.stride, a.padded,
+                                       a.scores[g] + t + i, kKeyChunk);
+                }
             });
         });
     }
@@ -155,8 +162,8 @@ inline void weigh_chunk(Attention &a, std::int64_t first, std::int64_t count, co
 template <class Values>
 inline void sum_chunk(Attention &a, std::int64_t first, std::int64_t count, const Values &values, float *into) {
     std::memset(into, 0, static_cast<std::size_t>(a.queries * a.padded) * sizeof(float));
-    for (std::int64_t t = 0; t < count; t += kValueBlock) {
-        const std::int64_t n = least(kValueBlock, count - t);
+    for (std::int64_t t = 0; t < count; t += kRowBlock) {
+        const std::int64_t n = least(kRowBlock, count - t);
         const Block block = values.block(first + t, n, n, a);
         typed(block, [&](const auto *rows) {
             in_groups(a.queries, [&](auto group, int g) {
@@ -164,12 +171,13 @@ inline void sum_chunk(Attention &a, std::int64_t first, std::int64_t count, cons
                 for (int i = g; i < g + group; ++i) all = least(all, a.seen(i, first) - t);
                 all = all < 0 ? 0 : all;
                 if (all > 0)
-                    add_values<group>(a.scores[g] + t, kKeyChunk, rows, block.stride, all, into + g * a.padded, a.padded);
+                    add_values<group>(a.scores[g] + t, kKeyChunk, rows, block.stride, all, into + g * a.padded, a.padded,
+                                      g == 0 ? block.ahead : Ahead{});
                 for (int i = g; all < n && i < g + group; ++i) {
                     const std::int64_t rest = least(n, a.seen(i, first) - t) - all;
                     if (rest > 0)
                         add_values<1>(a.scores[i] + t + all, kKeyChunk, rows + all * block.stride, block.stride, rest,
-                                      into + i * a.padded, a.padded);
+                                      into + i * a.padded, a.padded, Ahead{});
                 }
             });
         });

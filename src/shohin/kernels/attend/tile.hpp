@@ -125,6 +125,21 @@ inline void put_sums(const F16 (&a)[4], float *to) {
 }
 #endif
 
+// Rows that come later, to be asked of memory a few at a time: all at once they would wait for each other. Each is
+// `bytes` long; none where that is 0.
+struct Ahead {
+    const std::uint8_t *rows = nullptr;
+    std::int64_t bytes = 0;
+};
+
+// A macro: gcc takes a function that only prefetches for one without effects and drops its calls.
+#if defined(__GNUC__)
+#define SHOHIN_ASK_FOR(ahead, row) \
+    for (std::int64_t at = 0; at < (ahead).bytes; at += 64) __builtin_prefetch((ahead).rows + (row) * (ahead).bytes + at)
+#else
+#define SHOHIN_ASK_FOR(ahead, row) static_cast<void>(0)
+#endif
+
 // scores[g * score_stride + 0..3] = query g . key of four keys that lie `stride` values apart, over `padded` dimensions.
 template <int Queries, class T>
 inline void score_block(const float *q, const T *keys, std::int64_t stride, std::int64_t padded, float *scores,
@@ -151,11 +166,12 @@ inline void score_block(const float *q, const T *keys, std::int64_t stride, std:
 // 16 * Vectors columns of out[g] += p[g * p_stride + t] * value t, for `count` values that lie `stride` values apart.
 template <int Queries, int Vectors, class T>
 inline void add_columns(const float *p, std::int64_t p_stride, const T *values, std::int64_t stride, std::int64_t count,
-                        float *out, std::int64_t padded) {
+                        float *out, std::int64_t padded, Ahead ahead) {
     F16 part[Queries][Vectors];
     for (int g = 0; g < Queries; ++g)
         for (int i = 0; i < Vectors; ++i) part[g][i] = load16(out + g * padded + kWidth * i);
     for (std::int64_t t = 0; t < count; ++t) {
+        SHOHIN_ASK_FOR(ahead, t);
         F16 v[Vectors];
         for (int i = 0; i < Vectors; ++i) v[i] = load16(values + t * stride + kWidth * i);
         for (int g = 0; g < Queries; ++g) {
@@ -169,11 +185,12 @@ inline void add_columns(const float *p, std::int64_t p_stride, const T *values, 
 
 template <int Queries, class T>
 inline void add_values(const float *p, std::int64_t p_stride, const T *values, std::int64_t stride, std::int64_t count,
-                       float *out, std::int64_t padded) {
+                       float *out, std::int64_t padded, Ahead ahead) {
     std::int64_t d = 0;
     for (; d + kWidth * kColumns <= padded; d += kWidth * kColumns)
-        add_columns<Queries, kColumns>(p, p_stride, values + d, stride, count, out + d, padded);
-    for (; d < padded; d += kWidth) add_columns<Queries, 1>(p, p_stride, values + d, stride, count, out + d, padded);
+        add_columns<Queries, kColumns>(p, p_stride, values + d, stride, count, out + d, padded, d == 0 ? ahead : Ahead{});
+    for (; d < padded; d += kWidth)
+        add_columns<Queries, 1>(p, p_stride, values + d, stride, count, out + d, padded, d == 0 ? ahead : Ahead{});
 }
 
 }  // namespace shohin::SHOHIN_TIER

@@ -39,11 +39,11 @@ struct HeadRows {
 
     Block block(std::int64_t t, std::int64_t n, std::int64_t fill, Attention &a) const {
         const float *from = head + t * dim;
-        if (dim == padded && n == fill) return {from, Kind::f32, dim};
+        if (dim == padded && n == fill) return {from, Kind::f32, dim, {}};
         for (std::int64_t i = 0; i < fill; ++i)
             for (std::int64_t d = 0; d < padded; ++d)
                 a.rows[i * padded + d] = i < n && d < dim ? from[i * dim + d] : 0.0f;
-        return {a.rows, Kind::f32, padded};
+        return {a.rows, Kind::f32, padded, {}};
     }
     bool scales(std::int64_t, std::int64_t, float *) const { return false; }
 };
