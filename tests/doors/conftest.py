@@ -13,6 +13,19 @@ from typing import Any
 
 import pytest
 
+# The fields of `shohin bench --json` that other tools read.
+BENCH_KEYS = {
+    "decode_tokens_per_s",
+    "prefill_tokens_per_s",
+    "bytes_per_token",
+    "read_bandwidth_gb_s",
+    "decode_over_floor",
+    "first_token_s",
+    "peak_memory_bytes",
+    "device",
+    "kernels",
+}
+
 
 @dataclass(frozen=True)
 class Done:

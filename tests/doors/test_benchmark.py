@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from doors.conftest import BENCH_KEYS
 from shohin.devices import Device, device
 from shohin.errors import BadRequest
 from shohin.formats import ModelShape, Yarn, synthetic_weights
@@ -19,17 +20,6 @@ from shohin.serve.bandwidth import read_bandwidth
 from shohin.serve.benchmark import Load, run_bench
 
 SHAPE = ModelShape("bench", 128, 2, 2, 1, 256, head=64, vocabulary=384, yarn=Yarn(4.0, 64), context=128)
-FIXED = {
-    "decode_tokens_per_s",
-    "prefill_tokens_per_s",
-    "bytes_per_token",
-    "read_bandwidth_gb_s",
-    "decode_over_floor",
-    "first_token_s",
-    "peak_memory_bytes",
-    "device",
-    "kernels",
-}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +33,7 @@ def gigabyte_a_second(_device: Device) -> float:
 
 def test_fields_and_their_relations(model: Model) -> None:
     found = run_bench(model, Load(20, 5, 2), bandwidth=gigabyte_a_second)
-    assert found.keys() >= FIXED
+    assert found.keys() >= BENCH_KEYS
     assert found["prefill_tokens_per_s"] == pytest.approx(20 / found["first_token_s"])
     assert found["read_bandwidth_gb_s"] == 1.0
     floor = found["bytes_per_token"] / 1e9

@@ -13,20 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from doors.conftest import Shohin
+from doors.conftest import BENCH_KEYS, Shohin
 
 RUN_KEYS = {"text", "ids", "prompt_tokens", "generated_tokens", "finish_reason", "seconds"}
-BENCH_KEYS = {
-    "decode_tokens_per_s",
-    "prefill_tokens_per_s",
-    "bytes_per_token",
-    "read_bandwidth_gb_s",
-    "decode_over_floor",
-    "first_token_s",
-    "peak_memory_bytes",
-    "device",
-    "kernels",
-}
 INFO_KEYS = {"architecture", "format", "parameters", "file_bytes", "context", "device", "kernels", "tensors"}
 
 

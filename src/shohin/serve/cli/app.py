@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,9 @@ from shohin.serve.cli.output import (
     report,
     visible,
 )
+
+if TYPE_CHECKING:
+    from shohin.serve.cli.answer import Job
 
 app = typer.Typer(
     name="shohin",
@@ -91,17 +94,11 @@ def run(
     as_json: opt.Json = False,
 ) -> None:
     """Answer one prompt."""
-    from shohin.serve.cli.answer import Job, answer
+    from shohin.serve.cli.answer import answer
 
+    flags = locals()
     name = chosen(model, model_flag)
-    text = read_prompt(prompt)
-    job = Job(
-        loading=loading(device, threads, activations, ctx_size, kv, dialect, offline),
-        sampling=sampling(locals()),
-        profile=profile,
-        as_json=as_json,
-    )
-    answer(name, text, job, raw=raw, system=system, think=think)
+    answer(name, read_prompt(prompt), asked(flags), raw=raw, system=system, think=think)
 
 
 @app.command()
@@ -132,17 +129,9 @@ def chat(
     as_json: opt.Json = False,
 ) -> None:
     """Talk, turn by turn: /reset forgets, /exit ends, Ctrl-C stops an answer. With --json one object a turn."""
-    from shohin.serve.cli.answer import Job
     from shohin.serve.cli.chat import chat as talk
 
-    name = chosen(model, model_flag)
-    job = Job(
-        loading=loading(device, threads, activations, ctx_size, kv, dialect, offline),
-        sampling=sampling(locals()),
-        profile=profile,
-        as_json=as_json,
-    )
-    talk(name, job, system=system, think=think)
+    talk(chosen(model, model_flag), asked(locals()), system=system, think=think)
 
 
 @app.command()
@@ -255,6 +244,19 @@ def bench(
     work = Load(prompt_tokens, generate_tokens, repeat, seed)
     load = loading(device, threads, activations, prompt_tokens + generate_tokens, kv, dialect, offline)
     measure(name, Setup(synthetic, fmt, keep, seed, work), load, as_json)
+
+
+def asked(flags: dict[str, Any]) -> Job:
+    """What the flags that ``run`` and ``chat`` share ask for."""
+    from shohin.serve.cli.answer import Job
+
+    where = ("device", "threads", "activations", "ctx_size", "kv", "dialect", "offline")
+    return Job(
+        loading=loading(*(flags[name] for name in where)),
+        sampling=sampling(flags),
+        profile=flags["profile"],
+        as_json=flags["as_json"],
+    )
 
 
 def loading(
