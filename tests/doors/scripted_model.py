@@ -16,7 +16,7 @@ class ScriptedModel:
     def __init__(self, vocabulary: int, end: int, *scripts: Sequence[int], context: int = 512) -> None:
         self.config = SimpleNamespace(vocabulary=vocabulary, rows=vocabulary)
         self.cache = SimpleNamespace(pages=16)
-        self.device = SimpleNamespace(name="scripted")
+        self.device = SimpleNamespace(name="scripted", runs_ahead=False)
         self.context = context
         self.scripts, self.end = scripts, end
         self.answers, self.said = -1, 0

@@ -52,7 +52,7 @@ class ScriptedModel:
         # Two rows more than ids that may be picked, the best of all: the loop must never see them.
         self.config = SimpleNamespace(vocabulary=VOCABULARY, rows=VOCABULARY + 2)
         self.cache = SimpleNamespace(pages=self.pages)
-        self.device = SimpleNamespace(name="scripted")
+        self.device = SimpleNamespace(name="scripted", runs_ahead=False)
 
     def tape(self, role: str, rows: int, *, wanted: int | None = None, outputs: Sequence[str] = ()) -> ScriptedTape:
         assert wanted == 1

@@ -32,11 +32,13 @@ __all__ = [
 def device(
     name: str = "cpu", *, threads: int | None = None, tier: str | None = None, dtype: str | None = None
 ) -> Device:
-    """Open a device by name: ``cpu`` (threads, tier) or ``host`` (dtype ``float32``, the default, or ``float64``).
+    """Open a device by name: ``cpu`` (threads, tier), ``cuda`` or ``cuda:1`` (tier: ``binary`` or ``int8``), or
+    ``host`` (dtype ``float32``, the default, or ``float64``).
 
-    Raises NoDevice for a name or a tier this build does not have, BadRequest for a bad value and for a setting that
-    the device does not have, OutOfMemory where the system does not start that many threads.
+    Raises NoDevice for a name or a tier that this build or machine does not have, BadRequest for a bad value and for a
+    setting that the device does not have, OutOfMemory where the system does not start that many threads.
     """
+    kind, _, which = name.partition(":")
     if name == "host":
         _only(name, threads=threads, tier=tier)
         if dtype not in (None, "float32", "float64"):
@@ -47,7 +49,13 @@ def device(
 
         _only(name, dtype=dtype)
         return Cpu(threads, tier)
-    raise NoDevice(f"device {name!r} is not available; available: cpu, host")
+    if kind == "cuda" and (which.isdecimal() or name == "cuda"):
+        from shohin.devices.cuda import Cuda
+        from shohin.devices.cuda.gpu import Gpu
+
+        _only(kind, threads=threads, dtype=dtype)
+        return Cuda(Gpu(int(which or 0)), tier)
+    raise NoDevice(f"device {name!r} is not available; available: cpu, cuda, host")
 
 
 def _only(name: str, **foreign: object) -> None:

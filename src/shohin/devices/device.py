@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from shohin.devices.lock import Lock
 from shohin.devices.plan import plan_scratch
 from shohin.devices.pool import Pool
 from shohin.devices.step import Step
-from shohin.devices.tape import Call, Recorder
+from shohin.devices.tape import Call, Recorder, Tape
 from shohin.errors import BadShape, OutOfMemory, UnsupportedFormat
 from shohin.formats.blocks.base import BlockFormat
 from shohin.formats.tensor import Tensor
@@ -66,6 +66,27 @@ class Device(ABC):
     @abstractmethod
     def run(self, program: Any, first: int, last: int, step: Step) -> None:
         """Run calls ``first`` to ``last - 1`` and return when they are complete."""
+
+    def follow(
+        self, tape: Tape, program: Any, step: Step, count: int, stops: Sequence[int]
+    ) -> Iterator[tuple[int, int]]:
+        """``Tape.follow``; here one play after the other, with nothing ahead of the caller."""
+        for _ in range(count):
+            ticket = tape.play(step, ("ids", "status"))
+            token, status = int(ticket["ids"][0]), int(ticket["status"][0])
+            yield token, status
+            if status != 0 or token in stops:
+                return
+            step = step.reading(token)
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether ``follow`` keeps steps in flight ahead of its caller."""
+        return False
+
+    def free_memory(self) -> int | None:
+        """Bytes of a memory of its own that the device can still give, or None where it lives in the system's."""
+        return None
 
     def recorder(self, role: str, rows: int, wanted: int | None = None) -> Recorder:
         """Start a tape for a role with a row capacity; ``wanted`` output rows, all of them by default."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -65,6 +65,14 @@ class Step:
     def rows_only(cls, rows: int) -> Step:
         """The step of a tape that reads no token, position or cache: only a number of rows."""
         return cls.of(np.zeros(rows, np.int32))
+
+    def moved(self, count: int) -> Step:
+        """The same rows ``count`` positions later."""
+        return replace(self, positions=self.positions + np.int32(count))
+
+    def reading(self, token: int) -> Step:
+        """The one-row step that follows this one: ``token`` at the next position."""
+        return replace(self.moved(1), tokens=np.array([token], np.int32))
 
     @property
     def rows(self) -> int:

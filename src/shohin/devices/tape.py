@@ -148,6 +148,18 @@ class Tape:
             seconds = perf_counter() - submit
             return Ticket(self._collect(step, fetch), submit - begin, seconds)
 
+    def follow(self, step: Step, count: int, stops: Sequence[int] = ()) -> Iterator[tuple[int, int]]:
+        """(id, status) of up to ``count`` one-row steps, each reading the id that the one before picked.
+
+        The tape has outputs ``ids`` and ``status``; the step's pages hold the positions of all steps. The run ends
+        after an id in ``stops`` and after a status that is not 0. A device may have several steps in flight ahead of
+        the caller; what they write lies behind the positions that the caller has seen, so it is never read.
+        """
+        with self.device.lock:
+            self._check(step)
+            self._check(step.moved(count - 1))
+        yield from self.device.follow(self, self._program, step, count, stops)
+
     def profile(self, step: Step, fetch: Sequence[str] = ()) -> tuple[Ticket, list[tuple[str, float]]]:
         """As ``play``, with one submission per section: seconds from submit to completion (S0.32, S0.35)."""
         with self.device.lock:

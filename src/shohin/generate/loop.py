@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Generation", "Hooks", "Timings", "generate"]
 
 CHUNK = 512
+# Greedy steps that a device may be given at a time, and end ids that it can watch for.
+RUN, MOST_ENDS = 64, 63
 
 
 def _play(tape: Tape, step: Step, fetch: Ordered[str]) -> Ticket:
@@ -188,16 +190,47 @@ def _answer(job: _Job) -> Generator[Token, None, None]:
             return
         token = _token(job, ticket, 0)
         times.prefill_seconds += perf_counter() - begin
+        later = (_ahead if _runs_ahead(job) else _one_by_one)(job, sequence, token)
         for index in range(1, job.limit + 1):
             times.generated_tokens = index
             sampler.history.add(token.id)
             yield token
             if token.finish:
+                later.close()
                 return
             begin = perf_counter()
-            ticket = _submit(job, sequence, "decode", np.array([token.id], np.int32), last=True)
-            token = _token(job, ticket, index)
+            token = next(later)
             times.decode_seconds += perf_counter() - begin
+
+
+def _one_by_one(job: _Job, sequence: Sequence, token: Token) -> Generator[Token, None, None]:
+    """The tokens after ``token``, each submitted when the one before is known."""
+    for index in range(1, job.limit):
+        ticket = _submit(job, sequence, "decode", np.array([token.id], np.int32), last=True)
+        token = _token(job, ticket, index)
+        yield token
+
+
+def _runs_ahead(job: _Job) -> bool:
+    """Whether nothing on the host decides a token, so that a device may run ahead of it."""
+    plain = not job.sampler.needs_logits and job.hooks.play is _play
+    return plain and job.model.device.runs_ahead and len(job.ends) <= MOST_ENDS
+
+
+def _ahead(job: _Job, sequence: Sequence, token: Token) -> Generator[Token, None, None]:
+    """The tokens after ``token``, from a device that keeps several greedy steps in flight."""
+    index, tape = 1, job.model.tape("decode", 1, wanted=1)
+    while index < job.limit:
+        count = min(RUN, job.limit - index)
+        sequence.grow(count)
+        step = Step.of([token.id], positions=[sequence.position], pages=sequence.table, wanted=[0])
+        for chosen, status in tape.follow(step, count, sorted(job.ends)):
+            _ask_cancel(job)
+            _check_status(job, status, sequence.position)
+            sequence.advance(np.array([token.id], np.int32))
+            token = _named(job, chosen, index)
+            yield token
+            index += 1
 
 
 def _prefill(job: _Job, sequence: Sequence) -> Ticket:
@@ -217,21 +250,29 @@ def _prefill(job: _Job, sequence: Sequence) -> Ticket:
 
 def _submit(job: _Job, sequence: Sequence, role: str, ids: NDArray[np.int32], *, last: bool) -> Ticket:
     """One submission over rows that follow the sequence; their last row's outputs, checked to be finite."""
-    if job.hooks.cancel and job.hooks.cancel():
-        raise Cancelled(f"cancelled after {job.timings.generated_tokens} generated tokens")
+    _ask_cancel(job)
     rows, first = len(ids), sequence.position
     sequence.grow(rows)
     step = Step.of(ids, positions=np.arange(first, first + rows), pages=sequence.table, wanted=[rows - 1])
     fetch = ["status"] if not last else ["status", "logits"] if job.sampler.needs_logits else ["status", "ids"]
     ticket = job.hooks.play(job.model.tape(role, rows, wanted=1), step, fetch)
-    if ticket["status"][0] != 0:
+    _check_status(job, int(ticket["status"][0]), first + rows - 1)
+    sequence.advance(ids)
+    return ticket
+
+
+def _ask_cancel(job: _Job) -> None:
+    if job.hooks.cancel and job.hooks.cancel():
+        raise Cancelled(f"cancelled after {job.timings.generated_tokens} generated tokens")
+
+
+def _check_status(job: _Job, status: int, position: int) -> None:
+    if status != 0:
         raise DeviceFailed(
-            f"device {job.model.device.name}: the logits after position {first + rows - 1}, for generated token "
+            f"device {job.model.device.name}: the logits after position {position}, for generated token "
             f"{job.timings.generated_tokens}, are not finite{_overflow(job.model)}; "
             f"the model's weights or the device are faulty"
         )
-    sequence.advance(ids)
-    return ticket
 
 
 def _overflow(model: Model) -> str:
@@ -253,6 +294,14 @@ def _token(job: _Job, ticket: Ticket, index: int) -> Token:
             logprob, top = logprobs(logits, chosen, sampler.params.logprobs)
     else:
         chosen = int(ticket["ids"][0])
+    return _named(job, chosen, index, logprob, top)
+
+
+def _named(
+    job: _Job, chosen: int, index: int, logprob: float | None = None, top: tuple[tuple[int, float], ...] = ()
+) -> Token:
+    """Generated token ``index``, and whether the answer ends with it."""
+    vocabulary = job.model.config.vocabulary
     if not 0 <= chosen < vocabulary:
         raise BadState(f"the device picked id {chosen}, outside the vocabulary of {vocabulary} ids")
     finish = "stop" if chosen in job.ends else "length" if index + 1 == job.limit else None

@@ -86,11 +86,13 @@ class CachePlan:
             most = min(left // (position + self._row_bytes), LARGEST_STEP)
         return min(most // PAGE * PAGE, self.config.trained_context)
 
-    def check_memory(self) -> None:
-        """OutOfMemory when cache, RoPE table, intermediate values and packed weights together need more than there is,
+    def check_memory(self, own: int | None = None) -> None:
+        """``own``: free bytes of a device with a memory of its own; otherwise the system's count.
+
+        OutOfMemory when cache, RoPE table, intermediate values and packed weights together need more than there is,
         with what is free and what would fit.
         """
-        free = available_memory()
+        free = available_memory() if own is None else own
         cache = self.pages * PAGE * self.bytes_per_token
         table = self.context * self.config.head_dim * self.float_bytes
         if free is None or cache + table + self.step_bytes + self.weight_bytes <= free:

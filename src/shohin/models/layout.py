@@ -77,8 +77,10 @@ def streamed_bytes(slots: Iterable[Slot], format_of: Callable[[str], BlockFormat
 
 
 def packed_bytes(weights: Weights, slots: Iterable[Slot], device: Device) -> int:
-    """Memory that packing takes beside the mapped file. What a device repacks is ternary and becomes PQ2_0."""
-    total = 0
+    """Memory that packing takes beside the mapped file. What a device repacks is ternary and becomes PQ2_0; a device
+    with a memory of its own takes a copy of the rest, too.
+    """
+    total, apart = 0, device.free_memory() is not None
     for slot in slots:
         tensor = weights.tensors[slot.name]
         verdict = device.accepts(tensor.format)
@@ -86,6 +88,8 @@ def packed_bytes(weights: Weights, slots: Iterable[Slot], device: Device) -> int
             total += FORMATS["PQ2_0"].nbytes(-(-prod(tensor.shape) // 128) * 128)
         elif verdict == "dequantised":
             total += prod(tensor.shape) * device.float_type.itemsize
+        elif apart:
+            total += tensor.data.nbytes
     return total
 
 

@@ -24,7 +24,8 @@ def read_bandwidth(device: Device, size: int = SIZE, rounds: int = ROUNDS) -> fl
 
     size: bytes to read, at most half of what is free, in whole chunks of 1 MiB. OutOfMemory where not even one fits.
     """
-    free = available_memory()
+    own = device.free_memory()
+    free = available_memory() if own is None else own
     bytes_read = max(CHUNK, min(size, size if free is None else free // 2) // CHUNK * CHUNK)
     words = device.buffer("bandwidth", (bytes_read // CHUNK, CHUNK // 4), np.int32)
     # Pages that were never written may all be one page of zeros, which a cache holds.

@@ -76,7 +76,7 @@ class Driver(Protocol):
         ...
 
     def pinned(self, nbytes: int) -> tuple[NDArray[np.uint8], int]:
-        """Zeroed host memory that kernels can write to, and its address on the device; it lives as long as the driver."""
+        """Zeroed host memory that kernels can write to, and its address on the device; lives as long as the driver."""
         ...
 
     def upload_step(self, pointer: int, staged: NDArray[np.int32]) -> None:
@@ -97,6 +97,10 @@ class Driver(Protocol):
 
     def replay(self, graph: Any) -> None:
         """Enqueue a captured graph: one submission."""
+        ...
+
+    def check(self) -> bool:
+        """Whether all work is done; DeviceFailed if some of it failed."""
         ...
 
     def synchronize(self) -> None:

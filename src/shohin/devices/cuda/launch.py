@@ -1,4 +1,4 @@
-"""What an op's plan hands to the device: kernel launches over buffers, planes of weights, scratch and the step table."""
+"""What an op's plan hands to the device: launches over buffers, planes of weights, scratch and the step table."""
 
 from __future__ import annotations
 

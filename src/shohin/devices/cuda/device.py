@@ -1,0 +1,234 @@
+"""``cuda``: one NVIDIA GPU. A tape is captured once as a graph of kernels, and a play is one launch of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from shohin.devices.buffer import Buffer, Weight
+from shohin.devices.cuda.driver import Bound, Driver, Memory, Source, macros_of
+from shohin.devices.cuda.launch import Target
+from shohin.devices.cuda.packing import LAYOUTS, Packed, TileShape
+from shohin.devices.cuda.program import Follower, Program, stop_list
+from shohin.devices.device import Device
+from shohin.devices.plan import plan_scratch
+from shohin.devices.step import Step
+from shohin.devices.tape import Call, Tape
+from shohin.errors import BadShape, NoDevice
+from shohin.formats.blocks import FORMATS, BlockFormat
+from shohin.formats.blocks.repack import to_pq2_0
+from shohin.formats.tensor import Tensor
+
+__all__ = ["Cuda", "Region"]
+
+TERNARY = ("Q2_0", "Q2_0_G128", "TQ2_0_G128", "PTQ1_0", "TQ1_0", "TQ2_0")
+BLOCKS = ("Q2_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K")
+DENSE = ("F32", "F16", "BF16")
+TIERS = ("int8", "binary")
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """A part of device memory, which it keeps alive."""
+
+    memory: Memory
+    offset: int = 0
+
+    @property
+    def pointer(self) -> int:
+        """Address on the device."""
+        return self.memory.pointer + self.offset
+
+
+class Cuda(Device):
+    """One GPU. tier: ``binary`` (1-bit matrix units, sm_80 to sm_90) or ``int8``; the one that is faster by default."""
+
+    name: ClassVar[str] = "cuda"
+
+    def __init__(self, driver: Driver, tier: str | None = None) -> None:
+        super().__init__()
+        self.driver = driver
+        if tier is not None and tier not in self._tiers():
+            raise NoDevice(f"kernel tier {tier!r} does not run on {driver.name}; available: {', '.join(self._tiers())}")
+        self.tier = tier or self._tiers()[-1]
+        self._shared_workspace: Memory | None = None
+        self._loaded: dict[Source, Any] = {}
+        self.progress: Callable[[int, int], None] | None = None
+
+    def _tiers(self) -> tuple[str, ...]:
+        # From sm_100 on the 1-bit product is emulated, and slow.
+        return TIERS if self.driver.arch <= 90 else TIERS[:1]
+
+    @property
+    def kernels(self) -> str:
+        """The GPU's name, its architecture and the tier."""
+        return f"{self.driver.name}, sm_{self.driver.arch}, {self.tier}"
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        """``int8`` everywhere, ``binary`` where the hardware has 1-bit products."""
+        return self._tiers()
+
+    def accepts(self, fmt: BlockFormat) -> str:
+        """Ternary containers become PQ2_0; everything else is read in its own codes."""
+        if fmt.name in TERNARY:
+            return "repacked"
+        return "native" if fmt.name in LAYOUTS or fmt.name in BLOCKS or fmt.name in DENSE else "refused"
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Steps follow each other on the device."""
+        return True
+
+    def free_memory(self) -> int:
+        """Bytes of the GPU's own memory that can still be had."""
+        return self.driver.free_memory()
+
+    # Memory
+
+    def buffer(self, name: str, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> Buffer:
+        """A zeroed buffer that lives until it is dropped; BadShape for zero bytes (SC.2)."""
+        kind = self.float_type if dtype is None else np.dtype(dtype)
+        if min(shape, default=0) < 1:
+            raise BadShape(f"buffer {name!r}: shape {list(shape)} holds no bytes")
+        with self.lock:
+            memory = self.cleared(prod(shape) * kind.itemsize)
+            self.allocations += 1
+        return Buffer(self, name, shape, kind, Region(memory))
+
+    def cleared(self, nbytes: int) -> Memory:
+        """Zeroed device memory."""
+        memory = self.driver.allocate(nbytes)
+        self.driver.clear(memory.pointer, nbytes)
+        return memory
+
+    def workspace(self, nbytes: int) -> Memory:
+        """The workspace that all tapes share; a tape keeps the one it was bound to."""
+        held = self._shared_workspace
+        if held is None or held.nbytes < nbytes:
+            held = self._shared_workspace = self.driver.allocate(max(nbytes, 256))
+            self.allocations += 1
+        return held
+
+    def view(self, buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
+        """The first values of a flat buffer under another shape, without a copy."""
+        if prod(shape) > prod(buffer.shape):
+            raise BadShape(
+                f"buffer {buffer.name!r} holds {prod(buffer.shape)} values, {list(shape)} needs {prod(shape)}"
+            )
+        return Buffer(self, buffer.name, shape, buffer.dtype, buffer.storage)
+
+    def write(self, buffer: Buffer, values: NDArray[Any], first: int = 0) -> None:
+        """Copy host values into rows ``first`` and on; BadShape unless they fit and have the buffer's row shape."""
+        if values.shape[1:] != buffer.shape[1:] or first < 0 or first + len(values) > buffer.shape[0]:
+            where = f" from row {first}" if first else ""
+            raise BadShape(
+                f"buffer {buffer.name!r} of shape {list(buffer.shape)} can't take {list(values.shape)}{where}"
+            )
+        if len(values) == 0:
+            return
+        with np.errstate(over="ignore"):
+            plain = np.ascontiguousarray(values, buffer.dtype)
+        row = prod(buffer.shape[1:]) * buffer.dtype.itemsize
+        with self.lock:
+            self.driver.upload(buffer.storage.pointer + first * row, plain)
+
+    def read(self, buffer: Buffer, rows: int | None = None) -> NDArray[Any]:
+        """A copy of the first ``rows`` rows, or of all."""
+        count = buffer.shape[0] if rows is None else min(rows, buffer.shape[0])
+        values = np.empty((count, *buffer.shape[1:]), buffer.dtype)
+        if values.size:
+            with self.lock:
+                self.driver.download(values, buffer.storage.pointer)
+        return values
+
+    def plan(self, calls: Sequence[Call], kept: set[int]) -> int:
+        """Give every scratch buffer device memory, sharing where lives don't overlap; returns the bytes in use."""
+        offsets, total = plan_scratch(calls, kept)
+        if not offsets:
+            return 0
+        with self.lock:
+            held: Memory | None = getattr(self, "_scratch", None)
+            if held is None or held.nbytes < total:
+                held = self._scratch = self.cleared(total)
+                self.allocations += 1
+            for buffer, offset in offsets:
+                buffer.storage = Region(held, offset)
+        return total
+
+    # Weights
+
+    def pack(self, tensor: Tensor) -> Weight:
+        """Upload a tensor's blocks and put them into tiles on the device; vectors become F32."""
+        if self.accepts(tensor.format) == "refused":
+            raise self._refuse(tensor)
+        with self.lock:
+            fmt, raw = _blocks_of(tensor)
+            if fmt.name in LAYOUTS and len(tensor.shape) > 1:
+                packed = self._pack_tiles(raw, fmt)
+            else:
+                memory = self.driver.allocate(max(raw.nbytes, 1))
+                self.driver.upload(memory.pointer, raw)
+                packed = Packed("blocks" if fmt.quantised else "dense", {"data": memory})
+        tensor.release()
+        return self._track(Weight(self, tensor.name, tensor.shape, fmt, tensor.format, raw.nbytes, packed))
+
+    def _pack_tiles(self, raw: NDArray[np.uint8], fmt: BlockFormat) -> Packed:
+        layout, planes = LAYOUTS[fmt.name]
+        rows, groups = raw.shape[0], raw.shape[1] // fmt.block_bytes
+        shape = TileShape(rows, groups * fmt.block, planes)
+        source = self.driver.allocate(raw.nbytes)
+        self.driver.upload(source.pointer, raw)
+        bits, scales = self.driver.allocate(shape.bits_bytes), self.driver.allocate(shape.scale_bytes)
+        (kernel,) = self.load([Source("devices/cuda/packing.cu", "pack_tiles", macros_of({"PLANES": planes}))])
+        pointers = tuple(np.uint64(m.pointer) for m in (source, bits, scales))
+        sizes = tuple(np.int32(n) for n in (rows, groups, shape.chunks, shape.tiles))
+        blocks = min(-(-shape.tiles * shape.chunks * 32 // 256), 8 * self.driver.multiprocessors)
+        self.driver.launch(Bound(kernel, (blocks, 1, 1), 256, 0, (*pointers, *sizes)))
+        self.driver.synchronize()  # the source's memory is given back now
+        return Packed(layout, {"bits": bits, "scales": scales})
+
+    # Tapes
+
+    def target(self, rows: int, wanted: int) -> Target:
+        """What plans may know of this device."""
+        d = self.driver
+        return Target(rows, wanted, d.arch, d.multiprocessors, d.shared_limit, self.tier)
+
+    def load(self, sources: Sequence[Source]) -> list[Any]:
+        """Kernels, each built once."""
+        missing = [source for source in dict.fromkeys(sources) if source not in self._loaded]
+        if missing:
+            self._loaded |= zip(missing, self.driver.build(missing, self.progress), strict=True)
+        return [self._loaded[source] for source in sources]
+
+    def compile(self, calls: Sequence[Call], rows: int, wanted: int) -> Any:
+        """Plan, build and bind the kernels of a tape."""
+        with self.lock:
+            self.allocations += 1
+            return Program(self, calls, rows, wanted)
+
+    def run(self, program: Any, first: int, last: int, step: Step) -> None:
+        """One launch of a graph, complete on return."""
+        program.run(first, last, step)
+
+    def follow(
+        self, tape: Tape, program: Any, step: Step, count: int, stops: Sequence[int]
+    ) -> Iterator[tuple[int, int]]:
+        """Steps that feed on each other's picks, several in flight ahead of the host."""
+        ids, status = (tape.outputs[name][0] for name in ("ids", "status"))
+        return Follower(program, step, count, ids, status, stop_list(stops)).run()
+
+
+def _blocks_of(tensor: Tensor) -> tuple[BlockFormat, NDArray[np.uint8]]:
+    """The format and rows of bytes that kernels read, uint8 [rows, bytes a row]."""
+    if len(tensor.shape) == 1:
+        return FORMATS["F32"], tensor.decode().astype("<f4").view(np.uint8).reshape(1, -1)
+    raw = np.ascontiguousarray(tensor.raw())
+    repacked = to_pq2_0(raw, tensor.format) if tensor.format.name in TERNARY else None
+    return (tensor.format, raw) if repacked is None else (FORMATS["PQ2_0"], np.ascontiguousarray(repacked))

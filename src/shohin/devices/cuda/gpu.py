@@ -1,0 +1,224 @@
+"""The driver of a real GPU, on ``cuda.core`` and the driver API's bindings."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shohin.devices.cuda.compiler import Compiler, architecture
+from shohin.devices.cuda.driver import Bound, Memory, Source
+from shohin.errors import BadRequest, DeviceFailed, KernelBuild, NoDevice, OutOfMemory
+
+__all__ = ["Gpu", "gpu_names"]
+
+OLDEST = 80
+# A submission that takes longer than this is taken for a device that hangs.
+PATIENCE = 120.0
+
+
+def gpu_names() -> list[str]:
+    """Names of the GPUs of this machine; none where driver or packages are missing."""
+    try:
+        from cuda.core import Device
+
+        return [device.name for device in Device.get_all_devices()]
+    except Exception:
+        return []
+
+
+class Gpu:
+    """GPU ``index`` of this machine, one stream of it. cache: folder of compiled kernels (``Compiler``)."""
+
+    def __init__(self, index: int = 0, cache: Path | None = None) -> None:
+        device = _open(index)
+        capability = device.compute_capability
+        self.arch = capability.major * 10 + capability.minor
+        self.name = device.name
+        if self.arch < OLDEST:
+            raise NoDevice(f"{self.name} has compute capability {self.arch / 10}; {OLDEST / 10} or newer is needed")
+        from cuda.bindings import driver
+
+        self._api = driver
+        self._device = device
+        self.multiprocessors = device.properties.multiprocessor_count
+        self.shared_limit = device.properties.max_shared_memory_per_block_optin
+        self._stream = device.create_stream()
+        self._raw_stream = driver.CUstream(int(self._stream.handle))
+        self._compiler = Compiler(architecture(self.arch), cache)
+        self._pinned: list[Any] = []
+
+    def free_memory(self) -> int:
+        """As ``Driver.free_memory``."""
+        self._here()
+        free, _ = self._call("reading free memory", self._api.cuMemGetInfo())
+        return int(free)
+
+    def allocate(self, nbytes: int) -> Memory:
+        """As ``Driver.allocate``."""
+        self._here()
+        error, pointer = self._api.cuMemAlloc(max(nbytes, 1))
+        if error == self._api.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            raise OutOfMemory(
+                f"device cuda ({self.name}): {nbytes:,} bytes are not available, {self.free_memory():,} are free; "
+                f"ask for a smaller context (--ctx-size), batch or model, or --kv int8"
+            )
+        self._check("allocating memory", error)
+        return Memory(int(pointer), nbytes, self._free)
+
+    def _free(self, pointer: int) -> None:
+        if not sys.is_finalizing():
+            self._here()
+            self._api.cuMemFree(pointer)
+
+    def clear(self, pointer: int, nbytes: int) -> None:
+        """As ``Driver.clear``."""
+        self._here()
+        self._call("clearing memory", self._api.cuMemsetD8Async(pointer, 0, nbytes, self._raw_stream))
+
+    def upload(self, pointer: int, values: NDArray[Any]) -> None:
+        """As ``Driver.upload``."""
+        self._here()
+        self.synchronize()
+        self._call("copying to the device", self._api.cuMemcpyHtoD(pointer, values.ctypes.data, values.nbytes))
+
+    def download(self, values: NDArray[Any], pointer: int) -> None:
+        """As ``Driver.download``."""
+        self.synchronize()
+        self._call("copying from the device", self._api.cuMemcpyDtoH(values.ctypes.data, pointer, values.nbytes))
+
+    def pinned(self, nbytes: int) -> tuple[NDArray[np.uint8], int]:
+        """As ``Driver.pinned``."""
+        self._here()
+        flags = self._api.CU_MEMHOSTALLOC_DEVICEMAP | self._api.CU_MEMHOSTALLOC_PORTABLE
+        (address,) = self._call("allocating pinned memory", self._api.cuMemHostAlloc(nbytes, flags))
+        (pointer,) = self._call("mapping pinned memory", self._api.cuMemHostGetDevicePointer(address, 0))
+        raw = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(int(address)))
+        raw[:] = 0
+        return raw, int(pointer)
+
+    def upload_step(self, pointer: int, staged: NDArray[np.int32]) -> None:
+        """As ``Driver.upload_step``."""
+        self._here()
+        result = self._api.cuMemcpyHtoDAsync(pointer, staged.ctypes.data, staged.nbytes, self._raw_stream)
+        self._call("copying a step", result)
+
+    def build(self, sources: Sequence[Source], progress: Callable[[int, int], None] | None = None) -> list[Any]:
+        """As ``Driver.build``."""
+        from cuda.core import ObjectCode
+
+        self._here()
+        kernels = []
+        for source, code in zip(sources, self._compiler.build(sources, progress), strict=True):
+            try:
+                kernel = ObjectCode.from_cubin(code).get_kernel(source.entry)
+            except Exception as error:
+                raise KernelBuild(f"{source.path} ({source.entry}) does not load: {error}") from None
+            if source.shared > 48 * 1024:
+                self._allow_shared(kernel, source)
+            kernels.append(kernel)
+        return kernels
+
+    def _allow_shared(self, kernel: Any, source: Source) -> None:
+        """More than 48 KB of dynamic shared memory must be asked for."""
+        api = self._api
+        attribute = api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        handle = api.CUkernel(int(kernel.handle))
+        error = api.cuKernelSetAttribute(attribute, source.shared, handle, api.CUdevice(self._device.device_id))
+        self._check(f"asking for {source.shared} bytes of shared memory for {source.entry}", error[0])
+
+    def launch(self, bound: Bound) -> None:
+        """As ``Driver.launch``."""
+        self._here()
+        self._launch(self._stream, bound)
+
+    def _launch(self, stream: Any, bound: Bound) -> None:
+        from cuda.core import LaunchConfig, launch
+
+        config = LaunchConfig(
+            grid=bound.grid,
+            block=(bound.threads, 1, 1),
+            shmem_size=bound.shared,
+            programmatic_stream_serialization=self.arch >= 90,
+        )
+        launch(stream, config, bound.kernel, *bound.arguments)
+
+    def capture(self, launches: Sequence[Bound]) -> Any:
+        """As ``Driver.capture``."""
+        self._here()
+        self.synchronize()
+        builder = self._stream.create_graph_builder()
+        builder.begin_building()
+        try:
+            for bound in launches:
+                self._launch(builder, bound)
+        finally:
+            builder.end_building()
+        graph = builder.complete()
+        graph.upload(self._stream)
+        return graph
+
+    def replay(self, graph: Any) -> None:
+        """As ``Driver.replay``."""
+        self._here()
+        try:
+            graph.launch(self._stream)
+        except Exception as error:
+            raise DeviceFailed(f"device cuda ({self.name}): {error}") from None
+
+    def synchronize(self) -> None:
+        """Polls at first, because a step is short; a device that hangs is reported, not waited for."""
+        self._here()
+        begin, spins = perf_counter(), 0
+        while not self.check():
+            spins += 1
+            if spins > 20000:
+                sleep(50e-6)
+                if perf_counter() - begin > PATIENCE:
+                    raise DeviceFailed(f"device cuda ({self.name}): work did not end within {PATIENCE:.0f} s")
+
+    def check(self) -> bool:
+        """Whether all work is done; DeviceFailed if some of it failed."""
+        (error,) = self._api.cuStreamQuery(self._raw_stream)
+        if error == self._api.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        self._check("running a submission", error)
+        return True
+
+    def _here(self) -> None:
+        """A context belongs to a thread; callers may come from any."""
+        self._device.set_current()
+
+    def _call(self, what: str, result: tuple[Any, ...]) -> tuple[Any, ...]:
+        self._check(what, result[0])
+        return result[1:]
+
+    def _check(self, what: str, error: Any) -> None:
+        if error != self._api.CUresult.CUDA_SUCCESS:
+            _, name = self._api.cuGetErrorName(error)
+            text = name.decode() if isinstance(name, bytes) else str(error)
+            raise DeviceFailed(f"device cuda ({self.name}): {what} failed: {text}")
+
+
+def _open(index: int) -> Any:
+    try:
+        from cuda.core import Device
+    except ImportError as error:
+        raise NoDevice(f"device cuda needs the packages of shohin[cuda]: {error}") from None
+    try:
+        devices = list(Device.get_all_devices())
+    except Exception as error:
+        raise NoDevice(f"device cuda: no NVIDIA driver answers ({error})") from None
+    if not devices:
+        raise NoDevice("device cuda: this machine has no NVIDIA GPU")
+    if not 0 <= index < len(devices):
+        names = ", ".join(f"cuda:{i} {d.name}" for i, d in enumerate(devices))
+        raise BadRequest(f"device cuda:{index} does not exist; there are {names}", param="device")
+    devices[index].set_current()
+    return devices[index]
