@@ -1,0 +1,222 @@
+"""Speeds of one NVIDIA GPU, each beside its floor: decode, verify, batch decode, long contexts and prefill.
+
+    python bench/cuda.py [--models bonsai-8b:q1_0,bonsai-1.7b:pq2_0] [--device cuda] [--sections decode,phases,...]
+
+Device times are those of many replays of one captured step, back to back, so the host does not count; the line
+``generate`` is what a caller of ``shohin.generate`` sees. The floor of a step is its bytes over the read bandwidth
+measured in the same process. One JSON line a model; medians of ``--rounds`` rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from shohin.devices import Device, Step, Tape, device
+from shohin.formats import synthetic_weights
+from shohin.generate import SamplingParams, generate
+from shohin.models import Model, build
+from shohin.serve.bandwidth import read_bandwidth
+
+MODELS = "bonsai-8b:q1_0,bonsai-4b:q1_0,bonsai-1.7b:q1_0,bonsai-8b:pq2_0,bonsai-1.7b:pq2_0"
+PHASES = ("norm_linear", "attend", "linear_add", "norm_swiglu", "linear_add down")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A model and how often to repeat."""
+
+    model: Model
+    rounds: int
+    speed: float
+
+    @property
+    def gpu(self) -> Any:
+        return self.model.device
+
+
+def step_of(model: Model, rows: int, position: int, sequences: int = 1) -> Step:
+    """``rows`` rows that end at ``position``: of one sequence, or one of each of ``sequences``."""
+    page, width = model.cache.page, -(-model.context // model.cache.page)
+    tokens = np.random.default_rng(rows).integers(0, model.config.vocabulary, rows)
+    pages = np.arange(sequences * width).reshape(sequences, width)[:, : position // page + 1]
+    if sequences == 1:
+        return Step.of(tokens, positions=np.arange(position - rows + 1, position + 1), pages=pages)
+    return Step.of(tokens, positions=np.full(rows, position), sequences=np.arange(rows), pages=pages)
+
+
+def seconds(setup: Setup, tape: Tape, step: Step, count: int, calls: tuple[int, int] | None = None) -> float:
+    """Device seconds of one play (or of some of its calls): ``count`` replays back to back, the median round."""
+    gpu, program = setup.gpu, tape._program
+    with gpu.lock:
+        program.release()
+        program.upload(step)
+        graph = program.graph(*(calls or (0, len(tape.calls))))
+        found = []
+        for _ in range(setup.rounds):
+            gpu.driver.replay(graph)
+            gpu.driver.synchronize()
+            begin = perf_counter()
+            for _ in range(count):
+                gpu.driver.replay(graph)
+            gpu.driver.synchronize()
+            found.append((perf_counter() - begin) / count)
+    return median(found)
+
+
+def phases(setup: Setup, step: Step) -> dict[str, float]:
+    """Microseconds of each of the five phases, averaged over all layers: their kernels alone, in the layers' order."""
+    gpu, tape = setup.gpu, setup.model.tape("decode", 1, wanted=1)
+    program, layers = tape._program, setup.model.config.layers
+    found = {}
+    with gpu.lock:
+        program.release()
+        program.upload(step)
+        parts = {
+            name: [program.bound(1 + 5 * i + k, 2 + 5 * i + k) for i in range(layers)] for k, name in enumerate(PHASES)
+        }
+        parts |= {
+            "head": [program.bound(1 + 5 * layers, 2 + 5 * layers)],
+            "pick": [program.bound(2 + 5 * layers, 3 + 5 * layers)],
+        }
+        for name, bound in parts.items():
+            graph = gpu.driver.capture([launch for launches in bound for launch in launches])
+            times = []
+            for _ in range(setup.rounds):
+                gpu.driver.replay(graph)
+                gpu.driver.synchronize()
+                begin = perf_counter()
+                for _ in range(20):
+                    gpu.driver.replay(graph)
+                gpu.driver.synchronize()
+                times.append((perf_counter() - begin) / 20 / len(bound))
+            found[name] = round(median(times) * 1e6, 2)
+    return found
+
+
+def decode(setup: Setup) -> dict[str, Any]:
+    """One row at a short context."""
+    tape = setup.model.tape("decode", 1, wanted=1)
+    each = seconds(setup, tape, step_of(setup.model, 1, 64), 200)
+    return {
+        "decode_us": each * 1e6,
+        "decode_tokens_per_s": 1 / each,
+        "decode_over_floor": setup.model.bytes_per_token / setup.speed / each,
+    }
+
+
+def generated(setup: Setup) -> dict[str, Any]:
+    """What a caller sees, run ahead and all."""
+    runs = []
+    for _ in range(setup.rounds):
+        generation = generate(setup.model, np.arange(16), SamplingParams(max_tokens=257, ignore_eos=True))
+        for _ in generation:
+            pass
+        runs.append(256 / generation.timings.decode_seconds)
+    return {"generate_tokens_per_s": median(runs)}
+
+
+def context(setup: Setup) -> dict[str, Any]:
+    """What a long context adds to a step."""
+    tape = setup.model.tape("decode", 1, wanted=1)
+    short = seconds(setup, tape, step_of(setup.model, 1, 64), 100)
+    return {
+        f"context_{n}_adds_us": (seconds(setup, tape, step_of(setup.model, 1, n - 1), 100) - short) * 1e6
+        for n in (1024, 4096)
+        if n <= setup.model.context
+    }
+
+
+def verify(setup: Setup) -> dict[str, Any]:
+    """Eight drafted rows beside one."""
+    one = seconds(setup, setup.model.tape("decode", 1, wanted=1), step_of(setup.model, 1, 64), 100)
+    found = {}
+    for rows in (2, 4, 8):
+        each = seconds(setup, setup.model.tape("verify", rows, wanted=rows), step_of(setup.model, rows, 64), 100)
+        found[f"verify_{rows}_over_1"] = each / one
+    return found
+
+
+def batch(setup: Setup) -> dict[str, Any]:
+    """64 sequences of 512 tokens, one row each."""
+    tape = setup.model.tape("decode", 64, wanted=64)
+    each = seconds(setup, tape, step_of(setup.model, 64, 511, 64), 20)
+    return {"batch_64_tokens_per_s": 64 / each, "batch_64_ms": each * 1e3}
+
+
+def prefill(setup: Setup) -> dict[str, Any]:
+    """A prompt of 4,096 tokens in chunks of 512, logits of the last."""
+    tape, total = setup.model.tape("prefill", 512, wanted=1), 0.0
+    for first in range(0, 4096, 512):
+        step = step_of(setup.model, 512, first + 511)
+        total += seconds(
+            setup, tape, Step(step.tokens, step.positions, step.sequences, step.pages, step.wanted[-1:]), 3
+        )
+    return {"prefill_4096_tokens_per_s": 4096 / total}
+
+
+PARTS = {
+    "decode": decode,
+    "generate": generated,
+    "context": context,
+    "verify": verify,
+    "batch": batch,
+    "prefill": prefill,
+}
+
+
+def measure(gpu: Device, name: str, sections: list[str], rounds: int, kv: str) -> dict[str, Any]:
+    """All sections of one model."""
+    shape, fmt = name.split(":")
+    begin = perf_counter()
+    weights = synthetic_weights(shape, fmt)
+    made = perf_counter()
+    model = build(
+        weights,
+        gpu,
+        context=4096 if "batch" not in sections else 1024,
+        sequences=64 if "batch" in sections else 1,
+        kv=kv,
+    )
+    built = perf_counter()
+    setup = Setup(model, rounds, read_bandwidth(gpu))
+    found: dict[str, Any] = {
+        "model": name, "device": gpu.kernels, "kv": kv, "make_s": made - begin, "build_s": built - made,
+        "read_bandwidth_gb_s": setup.speed / 1e9, "bytes_per_token": model.bytes_per_token,
+    }  # fmt: skip
+    for section in sections:
+        begin = perf_counter()
+        try:
+            found |= (
+                {"phases_us": phases(setup, step_of(model, 1, 64))} if section == "phases" else PARTS[section](setup)
+            )
+        except Exception as error:
+            found[f"{section}_failed"] = f"{type(error).__name__}: {error}"[:300]
+        print(f"{name} {section}: {perf_counter() - begin:.1f} s", file=sys.stderr)
+    return found
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=MODELS)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--sections", default="decode,generate,phases,context,verify,prefill")
+    parser.add_argument("--kv", default="f16")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    gpu = device(arguments.device)
+    for name in arguments.models.split(","):
+        found = measure(gpu, name, arguments.sections.split(","), arguments.rounds, arguments.kv)
+        print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in found.items()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
