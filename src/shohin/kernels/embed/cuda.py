@@ -14,7 +14,7 @@ def launches(call: Call, target: Target) -> list[Launch]:
     """One launch over the row capacity."""
     table, out = cast(Weight, call.operands[0]), cast(Buffer, call.operands[1])
     fmt = table.format
-    constants = {
+    constants: dict[str, int | float | str] = {
         "FORMAT": fmt.name,
         "PLANES": LAYOUTS[fmt.name][1] if table.storage.layout.startswith("tiles") else 0,
         "DENSE": int(not fmt.quantised),

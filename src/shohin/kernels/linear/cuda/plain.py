@@ -9,7 +9,7 @@ from shohin.devices.cuda.launch import STEP, Argument, Launch, Plane, Target
 from shohin.devices.cuda.packing import LAYOUTS
 from shohin.kernels.linear.cuda import TILES, Linear
 
-__all__ = ["planes_of", "plain_launches"]
+__all__ = ["plain_launches", "planes_of"]
 
 EPILOGUES = {"store": 0, "add": 1, "swiglu": 2}
 # Rows of x that share one reading of the weights, and matrices that one launch can take.
@@ -21,7 +21,7 @@ FUSED_INPUTS, FUSED_BYTES = 4096, 16384
 
 
 def plain_launches(linear: Linear, target: Target) -> list[Launch]:
-    """The rows are prepared once, or by every block where they are few; then a launch multiplies up to three weights."""
+    """The rows are prepared once, or by every block where they are few; a launch multiplies up to three weights."""
     if linear.epilogue == "swiglu" and len({_kind(w) for w in linear.weights}) > 1:
         return _apart(linear, target)
     shape = RowShape.of(linear, target)
@@ -120,7 +120,7 @@ def _passed(rows: int) -> int:
 
 
 def _prepare(linear: Linear, shape: RowShape, places: tuple[Argument, ...]) -> Launch:
-    constants = {
+    constants: dict[str, int | float | str] = {
         "GROUP": shape.group,
         "RUN_LENGTH": shape.run,
         "LANES": shape.lanes,
@@ -133,9 +133,7 @@ def _prepare(linear: Linear, shape: RowShape, places: tuple[Argument, ...]) -> L
     return Launch(source, "prepare", constants, (shape.rows, 1, 1), 256, arguments, shared=shape.squares)
 
 
-def _multiply(
-    linear: Linear, shape: RowShape, places: tuple[Argument, ...], out: Argument, target: Target
-) -> Launch:
+def _multiply(linear: Linear, shape: RowShape, places: tuple[Argument, ...], out: Argument, target: Target) -> Launch:
     weights, first = linear.weights, linear.weights[0]
     tiles = first.storage.layout in TILES
     passed = _passed(shape.rows)
