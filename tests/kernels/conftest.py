@@ -7,6 +7,7 @@ import zlib
 
 import numpy as np
 import pytest
+from emulated import emulated_cuda
 
 from shohin import devices
 from shohin.devices import Device
@@ -14,17 +15,30 @@ from shohin.errors import NoDevice
 
 HOSTS = ("host-float32", "host-float64")
 NATIVE = ("cpu-generic", "cpu-avx2")
+# SHOHIN_TEST_GPU=1 takes the machine's GPU in place of the emulated one.
+CUDA = ("cuda-gpu" if os.environ.get("SHOHIN_TEST_GPU") else "cuda-emulated",)
 
 
 def open_device(name: str) -> Device:
-    """``host-<dtype>`` or ``cpu-<tier>``; skips, with the reason, what this build or machine does not have."""
+    """``host-<dtype>``, ``cpu-<tier>``, ``cuda-emulated`` or ``cuda-gpu``; skips, with the reason, what this build or
+    machine does not have.
+    """
     kind, part = name.split("-")
     if kind == "host":
         return devices.device("host", dtype=part)
+    if kind == "cuda":
+        return emulated_cuda() if part == "emulated" else _gpu()
     try:
         return devices.device("cpu", threads=2, tier=part)
     except ImportError as error:
         pytest.skip(f"the native core is not built: {error}")
+    except NoDevice as error:
+        pytest.skip(str(error))
+
+
+def _gpu() -> Device:
+    try:
+        return devices.device("cuda")
     except NoDevice as error:
         pytest.skip(str(error))
 
@@ -36,6 +50,11 @@ def device(request: pytest.FixtureRequest) -> Device:
 
 @pytest.fixture(params=HOSTS)
 def host(request: pytest.FixtureRequest) -> Device:
+    return open_device(request.param)
+
+
+@pytest.fixture(params=CUDA)
+def cuda(request: pytest.FixtureRequest) -> Device:
     return open_device(request.param)
 
 

@@ -60,6 +60,8 @@ def run_kernel(
     return results
 
 
-def kernel_source(path: str, entry: str, constants: Mapping[str, int | float | str] | None = None, shared: int = 0) -> Source:
+def kernel_source(
+    path: str, entry: str, constants: Mapping[str, int | float | str] | None = None, shared: int = 0
+) -> Source:
     """``Source`` with the constants as macros."""
     return Source(path, entry, macros_of(constants or {}), shared)

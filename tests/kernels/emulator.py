@@ -58,7 +58,9 @@ class EmulatedDriver:
 
     name = "emulator"
 
-    def __init__(self, arch: int = 90, multiprocessors: int = 4, memory: int = 1 << 32, seed: int | None = None) -> None:
+    def __init__(
+        self, arch: int = 90, multiprocessors: int = 4, memory: int = 1 << 32, seed: int | None = None
+    ) -> None:
         self.arch, self.multiprocessors, self.memory = arch, multiprocessors, memory
         self.shared_limit = SHARED_LIMITS[arch]
         self.seed = int(os.environ.get("SHOHIN_TEST_SEED", 1)) if seed is None else seed
@@ -78,7 +80,9 @@ class EmulatedDriver:
         """Poisoned memory; what lies around it must not be touched."""
         pointer = self._runtime.emulator_allocate(max(nbytes, 1)) if nbytes <= self.free_memory() else None
         if pointer is None:
-            raise OutOfMemory(f"device cuda (emulator): {nbytes:,} bytes are not available, {self.free_memory():,} are free")
+            raise OutOfMemory(
+                f"device cuda (emulator): {nbytes:,} bytes are not available, {self.free_memory():,} are free"
+            )
         self._used += nbytes
         self._sizes[pointer] = nbytes
         return Memory(pointer, nbytes, self._free)
@@ -184,11 +188,15 @@ def _check(bound: Bound, kernel: Kernel) -> None:
     letters = {np.uint64: "p", np.int32: "i", np.float32: "f"}
     given = "".join(letters.get(type(a), "?") for a in bound.arguments)
     if given != kernel.kinds:
-        raise DeviceFailed(f"{name}: the parameters are {kernel.kinds!r}, the arguments {given!r} (pointer, int, float)")
+        raise DeviceFailed(
+            f"{name}: the parameters are {kernel.kinds!r}, the arguments {given!r} (pointer, int, float)"
+        )
     if not 1 <= bound.threads <= 1024 or min(bound.grid) < 1 or max(bound.grid[1:]) > 65535:
         raise DeviceFailed(f"{name}: a grid of {bound.grid} blocks of {bound.threads} threads can't be launched")
     if bound.shared != kernel.source.shared:
-        raise DeviceFailed(f"{name}: built for {kernel.source.shared} bytes of shared memory, launched with {bound.shared}")
+        raise DeviceFailed(
+            f"{name}: built for {kernel.source.shared} bytes of shared memory, launched with {bound.shared}"
+        )
 
 
 def _location(kernel: Kernel, code: int) -> str:

@@ -61,7 +61,9 @@ def build(source: Source, arch: int) -> Path:
     except OSError as error:
         raise KernelBuild(f"kernel source {source.path}: {error}") from None
     included = _included(text)
-    kind, name = next((m.groups() for t in (text, *included) for m in DYNAMIC.finditer(t)), ("unsigned char", "no_bytes"))
+    kind, name = next(
+        (m.groups() for t in (text, *included) for m in DYNAMIC.finditer(t)), ("unsigned char", "no_bytes")
+    )
     macros = (
         *source.macros,
         ("__CUDA_ARCH__", str(arch * 10)),
@@ -90,7 +92,9 @@ def location(library: Path, offset: int) -> str:
     tool = shutil.which("addr2line")
     if tool is None:
         return ""
-    found = subprocess.run([tool, "-i", "-s", "-e", str(library), hex(offset)], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [tool, "-i", "-s", "-e", str(library), hex(offset)], capture_output=True, text=True, check=False
+    )
     lines = [line for line in found.stdout.split("\n") if line and "?" not in line]
     return " in " + ", called from ".join(dict.fromkeys(line.split(" ")[0] for line in lines)) if lines else ""
 
