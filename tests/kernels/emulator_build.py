@@ -23,7 +23,8 @@ FOLDERS = (NATIVE, *INCLUDES)
 COMMON = ("-std=c++17", "-fPIC", "-shared", "-g1", "-ffp-contract=off", "-fno-strict-aliasing", "-march=native")
 # What a GPU faults on, or does differently from a CPU, becomes an illegal instruction, which the runtime reports.
 TRAPS = ("-fsanitize=alignment,shift-exponent,bounds", "-fsanitize-undefined-trap-on-error")
-KERNEL = (*COMMON, "-O1", "-w", "-fno-extern-tls-init", *TRAPS)
+# Without the last two, libraries would share the variables of functions that have the same name in both.
+KERNEL = (*COMMON, "-O1", "-w", "-fno-extern-tls-init", *TRAPS, "-fno-gnu-unique", "-Wl,-Bsymbolic")
 RUNTIME = (*COMMON, "-O2", "-Wall")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
