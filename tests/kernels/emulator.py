@@ -20,7 +20,8 @@ from shohin.errors import DeviceFailed, NoDevice, OutOfMemory
 
 # Bytes of shared memory a block may have, by compute capability times 10.
 SHARED_LIMITS = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
-STATIC_LIMIT = 48 * 1024
+# Of processor time for one launch, before it is taken for one that never ends.
+SECONDS = 60
 
 
 class _Launch(ctypes.Structure):
@@ -36,7 +37,8 @@ class _Launch(ctypes.Structure):
         ("threads", ctypes.c_uint),
         ("shared", ctypes.c_uint),
         ("shared_limit", ctypes.c_uint),
-        ("must_wait", ctypes.c_uint),
+        ("in_graph", ctypes.c_uint),
+        ("seconds", ctypes.c_uint),
     )
 
 
@@ -63,7 +65,7 @@ class EmulatedDriver:
     ) -> None:
         self.arch, self.multiprocessors, self.memory = arch, multiprocessors, memory
         self.shared_limit = SHARED_LIMITS[arch]
-        self.seed = int(os.environ.get("SHOHIN_TEST_SEED", 1)) if seed is None else seed
+        self.seed = int(os.environ.get("SHOHIN_TEST_SEED", "1")) if seed is None else seed
         try:
             self._runtime = runtime()
         except OSError as error:
@@ -116,6 +118,7 @@ class EmulatedDriver:
 
     def upload_step(self, pointer: int, staged: NDArray[np.int32]) -> None:
         self.upload(pointer, staged)
+        self._runtime.emulator_mark(pointer)
 
     def build(self, sources: Sequence[Source], progress: Callable[[int, int], None] | None = None) -> list[Kernel]:
         """Compile with g++, two at a time, or take from the cache."""
@@ -138,9 +141,9 @@ class EmulatedDriver:
 
     def launch(self, bound: Bound) -> None:
         """Run a kernel to its end; DeviceFailed says what it did wrong."""
-        self._run(bound, must_wait=0)
+        self._run(bound, in_graph=False)
 
-    def _run(self, bound: Bound, must_wait: int) -> None:
+    def _run(self, bound: Bound, in_graph: bool) -> None:
         kernel: Kernel = bound.kernel
         _check(bound, kernel)
         values = [np.array([a]) for a in bound.arguments]
@@ -155,7 +158,8 @@ class EmulatedDriver:
             bound.threads,
             bound.shared,
             self.shared_limit,
-            must_wait,
+            in_graph,
+            SECONDS,
         )
         code = ctypes.c_size_t()
         message = self._runtime.emulator_launch(ctypes.byref(launch), ctypes.byref(code))
@@ -169,11 +173,15 @@ class EmulatedDriver:
         return list(launches)
 
     def replay(self, graph: list[Bound]) -> None:
-        """Run the kernels in turn; each of them must call wait_for_previous, and before that it may not reach what the
-        graph's kernels are known to write.
+        """Run the kernels in turn. Each block must call wait_for_previous, and before that it may not reach what kernels
+        are known to write.
         """
-        for bound in graph:
-            self._run(bound, must_wait=1)
+        self._runtime.emulator_learn(True)
+        try:
+            for bound in graph:
+                self._run(bound, in_graph=True)
+        finally:
+            self._runtime.emulator_learn(False)
 
     def check(self) -> bool:
         return True

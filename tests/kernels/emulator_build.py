@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -18,14 +19,23 @@ from shohin.errors import KernelBuild
 
 HERE = Path(__file__).parents[1]
 NATIVE = HERE / "native" / "cuda"
-CACHE = Path(os.environ.get("SHOHIN_EMULATOR_CACHE", HERE / ".data" / "cuda_emulator"))
+CACHE = Path(os.environ.get("SHOHIN_EMULATOR_CACHE") or HERE / ".data" / "cuda_emulator")
 FOLDERS = (NATIVE, *INCLUDES)
-COMMON = ("-std=c++17", "-fPIC", "-shared", "-g1", "-ffp-contract=off", "-fno-strict-aliasing", "-march=native")
+COMMON = (
+    "-std=c++17",
+    "-fPIC",
+    "-shared",
+    "-g1",
+    "-gdwarf-4",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-march=native",
+)
 # What a GPU faults on, or does differently from a CPU, becomes an illegal instruction, which the runtime reports.
 TRAPS = ("-fsanitize=alignment,shift-exponent,bounds", "-fsanitize-undefined-trap-on-error")
 # Without the last two, libraries would share the variables of functions that have the same name in both.
 KERNEL = (*COMMON, "-O1", "-w", "-fno-extern-tls-init", *TRAPS, "-fno-gnu-unique", "-Wl,-Bsymbolic")
-RUNTIME = (*COMMON, "-O2", "-Wall")
+RUNTIME = (*COMMON, "-O3", "-Wall", "-Wextra")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\(\w+\)|alignas\(\w+\))?\s*([\w ]+?)\s+(\w+)\s*\[\s*\]")
@@ -39,7 +49,7 @@ def compiler() -> str | None:
 @cache
 def runtime() -> ctypes.CDLL:
     """The library that kernels run in."""
-    sources = [NATIVE / name for name in ("runtime.cpp", "memory.cpp")]
+    sources = [NATIVE / name for name in ("runtime.cpp", "memory.cpp", "matrix.cpp")]
     texts = [path.read_text() for path in sorted(NATIVE.glob("*.[ch]pp"))]
     library = ctypes.CDLL(str(_built("runtime", RUNTIME, texts, [str(path) for path in sources])), ctypes.RTLD_GLOBAL)
     library.emulator_allocate.restype = ctypes.c_void_p
@@ -50,6 +60,8 @@ def runtime() -> ctypes.CDLL:
     library.emulator_holds.restype = ctypes.c_bool
     library.emulator_learn.argtypes = [ctypes.c_bool]
     library.emulator_learn.restype = None
+    library.emulator_mark.argtypes = [ctypes.c_void_p]
+    library.emulator_mark.restype = None
     library.emulator_launch.restype = ctypes.c_char_p
     return library
 
@@ -83,7 +95,7 @@ def build(source: Source, arch: int) -> Path:
     flags = [*KERNEL, *(f"-I{folder}" for folder in FOLDERS)]
     shims = [path.read_text() for path in sorted(NATIVE.iterdir()) if path.suffix in (".hpp", ".cuh")]
     try:
-        return _built(source.entry, flags, [*included, *shims], ["-x", "c++", "-"], "\n".join(parts))
+        return _built(source.entry, flags, [*included, *shims], text="\n".join(parts))
     except subprocess.CalledProcessError as error:
         raise KernelBuild(f"{source.path} ({source.entry}) does not build for the emulator:\n{error.stderr}") from None
 
@@ -124,15 +136,20 @@ def _machine() -> str:
     return version + (flags.group() if flags else "")
 
 
-def _built(name: str, flags: list[str] | tuple[str, ...], texts: list[str], inputs: list[str], stdin: str = "") -> Path:
+def _built(
+    name: str, flags: list[str] | tuple[str, ...], texts: list[str], inputs: Sequence[str] = (), text: str = ""
+) -> Path:
     """Compile under another name, then rename: another process sees a whole file or none."""
-    key = sha256("\0".join([_machine(), *flags, *texts, stdin]).encode()).hexdigest()[:24]
+    key = sha256("\0".join([_machine(), *flags, *texts, text]).encode()).hexdigest()[:24]
     target = CACHE / f"{name}-{key}.so"
     if not target.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=CACHE) as folder:
             made = Path(folder) / "made.so"
+            if text:
+                inputs = [str(Path(folder) / f"{name}.cpp")]
+                Path(inputs[0]).write_text(text)
             command = [compiler() or "g++", *flags, "-o", str(made), *inputs]
-            subprocess.run(command, input=stdin, capture_output=True, text=True, check=True)
+            subprocess.run(command, capture_output=True, text=True, check=True)
             made.replace(target)
     return target

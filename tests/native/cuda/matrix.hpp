@@ -1,5 +1,4 @@
-// What the matrix units do, a warp at a time, and their number formats. Products are exact; float sums are rounded after
-// every addition, in the order of K (the hardware's own order and rounding are not documented).
+// What the matrix units do, a warp at a time, and their number formats.
 #pragma once
 
 #include <string.h>
@@ -51,22 +50,6 @@ struct BitProduct {
     unsigned a0, a1, b;
 };
 
-inline void do_bits(void* const* operands, unsigned) {
-    unsigned a[16][4], b[8][4];
-    for (int lane = 0; lane < 32; lane++) {
-        const BitProduct& mine = *static_cast<BitProduct*>(operands[lane]);
-        a[lane / 4][lane % 4] = mine.a0;
-        a[lane / 4 + 8][lane % 4] = mine.a1;
-        b[lane / 4][lane % 4] = mine.b;
-    }
-    for (int lane = 0; lane < 32; lane++) {
-        BitProduct& mine = *static_cast<BitProduct*>(operands[lane]);
-        for (int i = 0; i < 4; i++)
-            for (int word = 0; word < 4; word++)
-                mine.c[i] += __builtin_popcount(a[lane / 4 + i / 2 * 8][word] & b[lane % 4 * 2 + i % 2][word]);
-    }
-}
-
 template <class C>
 struct Product {
     C (&c)[4];
@@ -74,53 +57,12 @@ struct Product {
     const unsigned (&b)[2];
 };
 
-// Both factors row by row: a word of a fragment is four bytes or two halves of one row of A or column of B, and the
-// registers of a lane go first down 8 rows (A only), then right by half of K.
-template <class C>
-void gather(void* const* operands, unsigned (&a)[16][8], unsigned (&b)[8][8]) {
-    for (int lane = 0; lane < 32; lane++) {
-        const Product<C>& mine = *static_cast<Product<C>*>(operands[lane]);
-        for (int i = 0; i < 4; i++) a[lane / 4 + i % 2 * 8][lane % 4 + i / 2 * 4] = mine.a[i];
-        for (int i = 0; i < 2; i++) b[lane / 4][lane % 4 + i * 4] = mine.b[i];
-    }
-}
-
-inline void do_bytes(void* const* operands, unsigned) {
-    unsigned words_a[16][8], words_b[8][8];
-    gather<int>(operands, words_a, words_b);
-    short a[16][32], b[8][32];
-    const signed char *bytes_a = reinterpret_cast<signed char*>(words_a), *bytes_b = reinterpret_cast<signed char*>(words_b);
-    for (int i = 0; i < 16 * 32; i++) a[0][i] = bytes_a[i];
-    for (int i = 0; i < 8 * 32; i++) b[0][i] = bytes_b[i];
-    for (int lane = 0; lane < 32; lane++) {
-        Product<int>& mine = *static_cast<Product<int>*>(operands[lane]);
-        for (int i = 0; i < 4; i++) {
-            const short *row = a[lane / 4 + i / 2 * 8], *column = b[lane % 4 * 2 + i % 2];
-            int sum = 0;
-            for (int k = 0; k < 32; k++) sum += row[k] * column[k];
-            mine.c[i] = int(unsigned(mine.c[i]) + unsigned(sum));
-        }
-    }
-}
-
-template <float (&convert)(unsigned short)>
-void do_halves(void* const* operands, unsigned) {
-    unsigned words_a[16][8], words_b[8][8];
-    gather<float>(operands, words_a, words_b);
-    float a[16][16], b[16][8], sums[16][8];
-    for (int i = 0; i < 16; i++)
-        for (int k = 0; k < 16; k++) a[i][k] = convert(words_a[i][k / 2] >> (k % 2 * 16) & 0xffff);
-    for (int j = 0; j < 8; j++)
-        for (int k = 0; k < 16; k++) b[k][j] = convert(words_b[j][k / 2] >> (k % 2 * 16) & 0xffff);
-    for (int lane = 0; lane < 32; lane++)
-        for (int i = 0; i < 4; i++)
-            sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] = static_cast<Product<float>*>(operands[lane])->c[i];
-    for (int i = 0; i < 16; i++)
-        for (int k = 0; k < 16; k++)
-            for (int j = 0; j < 8; j++) sums[i][j] += a[i][k] * b[k][j];
-    for (int lane = 0; lane < 32; lane++)
-        for (int i = 0; i < 4; i++)
-            static_cast<Product<float>*>(operands[lane])->c[i] = sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+// As Perform: 1-bit, int8, float16 and bfloat16 products of all lanes' operands.
+extern "C" {
+void emulator_do_bits(void* const* operands, unsigned);
+void emulator_do_bytes(void* const* operands, unsigned);
+void emulator_do_halves(void* const* operands, unsigned);
+void emulator_do_bfloats(void* const* operands, unsigned);
 }
 
 struct MatrixLoad {
@@ -148,7 +90,7 @@ void load_matrix(unsigned (&registers)[COUNT], const void* row, const Site& site
         if (reinterpret_cast<uintptr_t>(row) % 16 != 0) emulator_fail(site, "of an address that is no multiple of 16");
     }
     MatrixLoad operand = {registers, row};
-    emulator_meet(do_load<COUNT, TRANSPOSED>, 0xffffffffu, &operand, site);
+    emulator_meet_all(do_load<COUNT, TRANSPOSED>, &operand, site);
 }
 
 }  // namespace emulator

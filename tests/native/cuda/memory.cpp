@@ -8,6 +8,8 @@
 #include <map>
 #include <vector>
 
+std::recursive_mutex runtime_lock;
+
 namespace {
 
 constexpr size_t ALIGNMENT = 256;
@@ -92,13 +94,7 @@ void allow_written() {
         if (a.live && a.written) protect(a, PROT_READ | PROT_WRITE);
 }
 
-void learn_writes(bool on) {
-    learning = on;
-    for (auto& [key, a] : allocations)
-        if (a.live && !a.written) protect(a, on ? PROT_READ : PROT_READ | PROT_WRITE);
-}
-
-bool learned(const void* address) {
+bool learn_write(const void* address) {
     Allocation* a = find(address);
     if (!learning || a == nullptr || !a->live || a->written) return false;
     const unsigned char* p = static_cast<const unsigned char*>(address);
@@ -118,6 +114,7 @@ extern "C" {
 // Poisoned memory at a multiple of 256 bytes that ends as close to a forbidden page as that allows; null if there is
 // none.
 void* emulator_allocate(size_t nbytes) {
+    Held held(runtime_lock);
     size_t whole = (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     size_t inner = (whole + page() - 1) / page() * page();
     size_t mapped = inner + 2 * page();
@@ -133,6 +130,7 @@ void* emulator_allocate(size_t nbytes) {
 
 // False for an address that is no live allocation's.
 bool emulator_free(void* pointer) {
+    Held held(runtime_lock);
     Allocation* a = find(pointer);
     if (a == nullptr || !a->live || a->start != pointer) return false;
     a->live = false;
@@ -150,6 +148,7 @@ bool emulator_free(void* pointer) {
 
 // Whether bytes lie in one live allocation.
 bool emulator_holds(const void* pointer, size_t nbytes) {
+    Held held(runtime_lock);
     const Allocation* a = find(pointer);
     const unsigned char* p = static_cast<const unsigned char*>(pointer);
     return a != nullptr && a->live && p >= a->start && p + nbytes <= a->start + a->nbytes;
@@ -171,7 +170,18 @@ size_t emulator_nbytes(const void* pointer) {
     return a == nullptr ? 0 : a->nbytes;
 }
 
-// Between on and off, allocations that kernels write are marked. Launches that have must_wait then forbid them to
-// threads of a block none of which has called wait_for_previous.
-void emulator_learn(bool on) { learn_writes(on); }
+// Between on and off, allocations that kernels write are marked. Launches in graphs then forbid them to a block until
+// one of its threads calls wait_for_previous.
+void emulator_learn(bool on) {
+    Held held(runtime_lock);
+    learning = on;
+    for (auto& [key, a] : allocations)
+        if (a.live && !a.written) protect(a, on ? PROT_READ : PROT_READ | PROT_WRITE);
+}
+
+// Marks an allocation as one that kernels write.
+void emulator_mark(void* pointer) {
+    Held held(runtime_lock);
+    if (Allocation* a = find(pointer)) a->written = true;
+}
 }

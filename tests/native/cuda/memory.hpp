@@ -4,6 +4,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <mutex>
+
+// Held by whatever uses the allocations or runs a kernel.
+extern std::recursive_mutex runtime_lock;
+using Held = std::lock_guard<std::recursive_mutex>;
+
 // NaN as float32, float16 and bfloat16, and far out of range as an index.
 constexpr uint16_t POISON = 0x7fd5;
 
@@ -13,14 +19,12 @@ bool is_poison(const void* memory, size_t nbytes);
 // Says in words where an address lies; writes at most ``room`` bytes.
 void describe_address(const void* address, char* text, size_t room);
 
-// Forbids device memory that kernels wrote, until ``allow_written``; learning which memory that is goes through the
-// same faults. See emulator_learn in memory.cpp.
+// Allocations that kernels of graphs wrote to. Which they are is learned from faults: see emulator_learn.
 void forbid_written();
 void allow_written();
-void learn_writes(bool on);
-// Whether a fault at address was one of learning, and is dealt with.
-bool learned(const void* address);
 bool is_forbidden(const void* address);
+// Whether a fault at an address was the first write to an allocation; it may be tried again.
+bool learn_write(const void* address);
 
 extern "C" {
 const void* emulator_damaged();

@@ -8,22 +8,22 @@ inline void let_next_start() {}
 
 inline void mma_b1(int (&c)[4], unsigned a0, unsigned a1, unsigned b, EMULATOR_SITE) {
     emulator::BitProduct operand = {c, a0, a1, b};
-    emulator::emulator_meet(emulator::do_bits, 0xffffffffu, &operand, {"mma_b1", file, line});
+    emulator::emulator_meet_all(emulator::emulator_do_bits, &operand, {"mma_b1", file, line});
 }
 
 inline void mma_s8(int (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], EMULATOR_SITE) {
     emulator::Product<int> operand = {c, a, b};
-    emulator::emulator_meet(emulator::do_bytes, 0xffffffffu, &operand, {"mma_s8", file, line});
+    emulator::emulator_meet_all(emulator::emulator_do_bytes, &operand, {"mma_s8", file, line});
 }
 
 inline void mma_f16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], EMULATOR_SITE) {
     emulator::Product<float> operand = {c, a, b};
-    emulator::emulator_meet(emulator::do_halves<emulator::from_half>, 0xffffffffu, &operand, {"mma_f16", file, line});
+    emulator::emulator_meet_all(emulator::emulator_do_halves, &operand, {"mma_f16", file, line});
 }
 
 inline void mma_bf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], EMULATOR_SITE) {
     emulator::Product<float> operand = {c, a, b};
-    emulator::emulator_meet(emulator::do_halves<emulator::from_bfloat>, 0xffffffffu, &operand, {"mma_bf16", file, line});
+    emulator::emulator_meet_all(emulator::emulator_do_bfloats, &operand, {"mma_bf16", file, line});
 }
 
 inline void load_matrix_x4(unsigned (&r)[4], const void* shared, EMULATOR_SITE) {

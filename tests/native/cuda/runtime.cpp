@@ -4,15 +4,16 @@
 #include "runtime.hpp"
 
 #include <link.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <unistd.h>
 
-#include <mutex>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -81,7 +82,6 @@ struct State {
 };
 
 State state;
-std::mutex lock;
 
 uint64_t random_number() {
     state.random += 0x9e3779b97f4a7c15ull;
@@ -249,14 +249,14 @@ void run_block(unsigned index) {
         state.warps[w].waiting = 0;
         state.ready_warps |= 1u << w;
     }
-    if (launch.must_wait == 2) forbid_written();
+    if (launch.in_graph) forbid_written();
     unsigned first = random_number() % ((launch.threads + 31) / 32);
     Thread& thread = pick_lane(first, state.downwards ? 0 : 31);
     emulator_now = &thread.place;
     switch_context(state.main, thread.context);
     allow_written();
     if (!state.message.empty()) return;
-    if (launch.must_wait && !state.waited)
+    if (launch.in_graph && !state.waited)
         state.message = block_name() + ": no thread called wait_for_previous before the block ended";
     else if (!is_poison(launch.dynamic + launch.shared, GUARD))
         state.message = block_name() + format(": wrote past its %u bytes of dynamic shared memory", launch.shared);
@@ -299,11 +299,20 @@ void prepare_threads() {
 
 #if defined(__x86_64__)
 
-struct sigaction before[3];
-const int SIGNALS[3] = {SIGSEGV, SIGBUS, SIGILL};
+const int SIGNALS[] = {SIGSEGV, SIGBUS, SIGILL, SIGVTALRM};
+struct sigaction before[4];
+pthread_t runner;
 
 void on_fault(int signal, siginfo_t* info, void* data) {
-    if (signal == SIGSEGV && learned(info->si_addr)) return;
+    if (!pthread_equal(runner, pthread_self())) {
+        // Not ours: the alarm goes where it belongs, and a fault happens again and then ends the process.
+        if (signal == SIGVTALRM)
+            pthread_kill(runner, signal);
+        else
+            ::signal(signal, SIG_DFL);
+        return;
+    }
+    if (signal == SIGSEGV && learn_write(info->si_addr)) return;
     ucontext_t* context = static_cast<ucontext_t*>(data);
     char where[200];
     describe_address(info->si_addr, where, sizeof where);
@@ -313,6 +322,9 @@ void on_fault(int signal, siginfo_t* info, void* data) {
     unsigned char* address = static_cast<unsigned char*>(info->si_addr);
     if (signal == SIGSEGV && is_forbidden(address)) {
         what = "reached, before any thread of its block called wait_for_previous, ";
+    } else if (signal == SIGVTALRM) {
+        what = "does not end; blocks must not wait for other blocks, nor threads without a barrier or __nanosleep";
+        where[0] = 0;
     } else if (signal == SIGILL) {
         what = "did what is undefined: a misaligned address, an index outside an array or a shift by too much";
         where[0] = 0;
@@ -326,7 +338,14 @@ void on_fault(int signal, siginfo_t* info, void* data) {
     context->uc_mcontext.gregs[REG_RIP] = reinterpret_cast<greg_t>(&emulator_resume);
 }
 
+void set_alarm(unsigned seconds) {
+    itimerval timer = {};
+    timer.it_value.tv_sec = seconds;
+    setitimer(ITIMER_VIRTUAL, &timer, nullptr);
+}
+
 void catch_faults() {
+    runner = pthread_self();
     static std::vector<unsigned char> stack(64 * 1024);
     stack_t alternative = {};
     alternative.ss_sp = stack.data();
@@ -335,11 +354,13 @@ void catch_faults() {
     struct sigaction action = {};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    for (int i = 0; i < 3; i++) sigaction(SIGNALS[i], &action, &before[i]);
+    for (int i = 0; i < 4; i++) sigaction(SIGNALS[i], &action, &before[i]);
+    set_alarm(state.launch->seconds);
 }
 
 void release_faults() {
-    for (int i = 0; i < 3; i++) sigaction(SIGNALS[i], &before[i], nullptr);
+    set_alarm(0);
+    for (int i = 0; i < 4; i++) sigaction(SIGNALS[i], &before[i], nullptr);
 }
 
 #else
@@ -399,6 +420,11 @@ void emulator_meet(Perform perform, unsigned mask, void* operand, const Site& si
     }
     warp.ready &= ~bit;
     give_way();
+}
+
+void emulator_meet_all(Perform perform, void* operand, const Site& site) {
+    if (state.warps[current().warp].exists != 0xffffffffu) stop_here(site_name(site) + " in a warp of less than 32 threads");
+    emulator_meet(perform, 0xffffffffu, operand, site);
 }
 
 int emulator_barrier(char kind, int predicate, const Site& site) {
@@ -479,7 +505,7 @@ void emulator_fail(const Site& site, const char* text) { stop_here(site_name(sit
 
 // Runs a grid. Null, or what went wrong, and in ``code`` the address of the instruction if it was a fault.
 const char* emulator_launch(const Launch* launch, uintptr_t* code) {
-    std::lock_guard<std::mutex> held(lock);
+    Held held(runtime_lock);
     static std::string message;
     prepare_threads();
     Segment segment = {reinterpret_cast<uintptr_t>(launch->invoke), nullptr, 0};

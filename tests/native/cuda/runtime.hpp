@@ -40,6 +40,9 @@ extern Grid emulator_grid;
 // Waits for every lane of mask to call it with the same perform and mask, then has perform done once.
 void emulator_meet(Perform perform, unsigned mask, void* operand, const Site& site);
 
+// The same for all 32 lanes, which must exist.
+void emulator_meet_all(Perform perform, void* operand, const Site& site);
+
 // Waits for the whole block. kind: '\0' barrier, '|' or, '&' and, '+' count of the predicates.
 int emulator_barrier(char kind, int predicate, const Site& site);
 
@@ -72,7 +75,8 @@ struct Launch {
     unsigned threads;
     unsigned shared;          // bytes of dynamic shared memory
     unsigned shared_limit;
-    unsigned must_wait;       // whether every block has to call wait_for_previous
+    unsigned in_graph;        // whether wait_for_previous is required, and needed to reach what kernels write
+    unsigned seconds;         // of processor time that it may take
 };
 
 constexpr size_t GUARD = 4096;
