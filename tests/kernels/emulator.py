@@ -173,8 +173,8 @@ class EmulatedDriver:
         return list(launches)
 
     def replay(self, graph: list[Bound]) -> None:
-        """Run the kernels in turn. Each block must call wait_for_previous, and before that it may not reach what kernels
-        are known to write.
+        """Run the kernels in turn. Each block must call wait_for_previous, and may not reach what kernels are known to
+        write before that.
         """
         self._runtime.emulator_learn(True)
         try:

@@ -208,8 +208,7 @@ void run_thread() {
     Thread& self = current();
     Warp& warp = state.warps[self.warp];
     warp.ready &= ~(1u << self.place.lane);
-    do_copies(self, self.copies.size());
-    self.groups.clear();
+    // Copies that it did not wait for never arrive.
     if (--state.running == 0) switch_context(self.context, state.main);
     give_way();
     __builtin_unreachable();
