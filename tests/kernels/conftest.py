@@ -7,16 +7,16 @@ import zlib
 
 import numpy as np
 import pytest
-from emulated import emulated_cuda
+from emulated import REAL, emulated_cuda, real_gpu
 
 from shohin import devices
 from shohin.devices import Device
+from shohin.devices.cuda import Cuda
 from shohin.errors import NoDevice
 
 HOSTS = ("host-float32", "host-float64")
 NATIVE = ("cpu-generic", "cpu-avx2")
-# SHOHIN_TEST_GPU=1 takes the machine's GPU in place of the emulated one.
-CUDA = ("cuda-gpu" if os.environ.get("SHOHIN_TEST_GPU") else "cuda-emulated",)
+CUDA = ("cuda-gpu" if REAL else "cuda-emulated",)
 
 
 def open_device(name: str) -> Device:
@@ -27,18 +27,11 @@ def open_device(name: str) -> Device:
     if kind == "host":
         return devices.device("host", dtype=part)
     if kind == "cuda":
-        return emulated_cuda() if part == "emulated" else _gpu()
+        return emulated_cuda() if part == "emulated" else Cuda(real_gpu())
     try:
         return devices.device("cpu", threads=2, tier=part)
     except ImportError as error:
         pytest.skip(f"the native core is not built: {error}")
-    except NoDevice as error:
-        pytest.skip(str(error))
-
-
-def _gpu() -> Device:
-    try:
-        return devices.device("cuda")
     except NoDevice as error:
         pytest.skip(str(error))
 

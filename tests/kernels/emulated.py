@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,11 @@ from numpy.typing import NDArray
 
 from shohin.devices.cuda import Cuda
 from shohin.devices.cuda.driver import Bound, Driver, Source, macros_of
+from shohin.devices.cuda.gpu import Gpu
+from shohin.errors import NoDevice
 
+# SHOHIN_TEST_GPU=1 takes this machine's GPU in place of the emulated one.
+REAL = bool(os.environ.get("SHOHIN_TEST_GPU"))
 Value = NDArray[Any] | int | float
 
 
@@ -27,6 +32,19 @@ def emulated_driver(arch: int = 90, **settings: Any) -> EmulatedDriver:
 def emulated_cuda(arch: int = 90, tier: str | None = None, **settings: Any) -> Cuda:
     """The ``cuda`` device on an emulated GPU; skips without a compiler."""
     return Cuda(emulated_driver(arch, **settings), tier)
+
+
+def real_gpu() -> Gpu:
+    """The driver of this machine's GPU; skips, with the reason, without one."""
+    try:
+        return Gpu()
+    except NoDevice as error:
+        pytest.skip(str(error))
+
+
+def kernel_driver(seed: int = 1) -> Driver:
+    """The emulator's driver, or with SHOHIN_TEST_GPU a real one."""
+    return real_gpu() if REAL else emulated_driver(seed=seed)
 
 
 def run_kernel(

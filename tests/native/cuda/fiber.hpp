@@ -5,7 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(EMULATOR_UCONTEXT)
+#define EMULATOR_OWN_SWITCH
 
 using Context = void*;   // the stack pointer; the registers that a call keeps lie above it
 

@@ -296,7 +296,7 @@ void prepare_threads() {
     }
 }
 
-#if defined(__x86_64__)
+#if defined(EMULATOR_OWN_SWITCH)
 
 const int SIGNALS[] = {SIGSEGV, SIGBUS, SIGILL, SIGVTALRM};
 struct sigaction before[4];
