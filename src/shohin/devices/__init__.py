@@ -32,7 +32,8 @@ __all__ = [
 def device(
     name: str = "cpu", *, threads: int | None = None, tier: str | None = None, dtype: str | None = None
 ) -> Device:
-    """Open a device by name: ``cpu`` (threads, tier), ``cuda`` or ``cuda:1`` (tier: ``binary`` or ``int8``), or
+    """Open a device by name: ``cpu`` (threads, tier), ``cuda`` or ``cuda:1`` (tier: ``binary`` or ``int8``),
+    ``webgpu``, ``webgpu:1`` or ``webgpu:part of a name`` (tier: ``plain``, ``f16``, ``subgroups``, ``subgroups+f16``), or
     ``host`` (dtype ``float32``, the default, or ``float64``).
 
     Raises NoDevice for a name or a tier that this build or machine does not have, BadRequest for a bad value and for a
@@ -55,7 +56,12 @@ def device(
 
         _only(kind, threads=threads, dtype=dtype)
         return Cuda(Gpu(int(which or 0)), tier)
-    raise NoDevice(f"device {name!r} is not available; available: cpu, cuda, host")
+    if kind == "webgpu" and (which or name == "webgpu"):
+        from shohin.devices.webgpu import WebGpu, choose
+
+        _only(kind, threads=threads, dtype=dtype)
+        return WebGpu(choose(which), tier)
+    raise NoDevice(f"device {name!r} is not available; available: cpu, cuda, webgpu, host")
 
 
 def _only(name: str, **foreign: object) -> None:

@@ -58,5 +58,3 @@ def _source(path: str) -> str:
         return f"// {path}\n" + file.read_text(encoding="utf-8")
     except OSError as error:
         raise KernelBuild(f"device webgpu: kernel source {path} cannot be read ({error})") from None
-
-

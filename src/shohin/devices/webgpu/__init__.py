@@ -1,0 +1,6 @@
+"""The device ``webgpu``: adapters, buffers, pipelines and submissions through the package wgpu."""
+
+from shohin.devices.webgpu.adapters import Adapter, adapters, choose
+from shohin.devices.webgpu.device import WebGpu
+
+__all__ = ["Adapter", "WebGpu", "adapters", "choose"]

@@ -1,0 +1,107 @@
+"""Adapters: what WebGPU finds on this machine, chosen by index or by a part of the name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from shohin.errors import NoDevice
+
+__all__ = ["Adapter", "adapters", "choose", "library"]
+
+# The order in which adapters are offered: what computes fastest first.
+KINDS = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """index: what ``webgpu:1`` means; name: the GPU; backend: ``Vulkan``, ``Metal`` or ``D3D12``; kind: as WebGPU has it."""
+
+    index: int
+    name: str
+    backend: str
+    kind: str
+    features: frozenset[str] = field(repr=False)
+    handle: Any = field(repr=False, compare=False)
+
+    @property
+    def subgroups(self) -> bool:
+        """Whether kernels may exchange values within a subgroup."""
+        return "subgroup" in self.features
+
+    @property
+    def f16(self) -> bool:
+        """Whether kernels may use float16."""
+        return "shader-f16" in self.features
+
+    def limit(self, name: str) -> int:
+        """A limit of the adapter, named as in WebGPU with dashes."""
+        return int(self.handle.limits[name])
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.backend})"
+
+
+def library() -> ModuleType:
+    """The wgpu package, imported at first use; NoDevice says how to install it."""
+    try:
+        import wgpu
+        import wgpu.backends.wgpu_native
+    except ImportError as error:
+        raise NoDevice(f"device webgpu needs the package wgpu ({error}); install shohin[webgpu]") from None
+    except (OSError, RuntimeError) as error:
+        raise NoDevice(f"device webgpu: the package wgpu does not load here ({error})") from None
+    return wgpu
+
+
+def adapters() -> list[Adapter]:
+    """All adapters of Vulkan, Metal and D3D12, fastest kind first; NoDevice where wgpu is not installed."""
+    wgpu = library()
+    _without_opengl()
+    found = []
+    for handle in wgpu.gpu.enumerate_adapters_sync():
+        info = handle.info
+        # The same GPU through OpenGL: without subgroups and float16, and slower.
+        if info["backend_type"].startswith("OpenGL"):
+            continue
+        found.append((info["adapter_type"], info["device"] or info["description"], info["backend_type"], handle))
+    found.sort(key=lambda a: KINDS.index(a[0]) if a[0] in KINDS else len(KINDS))
+    return [
+        Adapter(i, name, backend, kind, frozenset(handle.features), handle)
+        for i, (kind, name, backend, handle) in enumerate(found)
+    ]
+
+
+def choose(which: str = "") -> Adapter:
+    """The first adapter, the one of that index, or the first whose name holds ``which`` in any case.
+
+    NoDevice lists what there is, or says what to install where there is nothing.
+    """
+    found = adapters()
+    if not found:
+        raise NoDevice(
+            "device webgpu: no adapter was found; install a GPU driver with Vulkan (Linux: also libvulkan1; "
+            "mesa-vulkan-drivers has a software one), Metal or Direct3D 12"
+        )
+    if not which:
+        return found[0]
+    if which.isdecimal():
+        matching = [a for a in found if a.index == int(which)]
+    else:
+        matching = [a for a in found if which.lower() in f"{a.name} ({a.backend})".lower()]
+    if not matching:
+        listed = ", ".join(f"{a.index}: {a}" for a in found)
+        raise NoDevice(f"device webgpu: no adapter {which!r}; available: {listed}")
+    return matching[0]
+
+
+def _without_opengl() -> None:
+    """Ask only for what we would use: looking for OpenGL takes as long as all the rest."""
+    from wgpu.backends.wgpu_native import extras
+
+    try:
+        extras.set_instance_extras(backends=["Vulkan", "Metal", "DX12"])
+    except (RuntimeError, KeyError, AttributeError):
+        # Somebody in this process has used wgpu before us; its adapters of OpenGL are passed over above.
+        return

@@ -1,0 +1,175 @@
+"""``webgpu``: any GPU that WebGPU reaches. A tape is encoded into one command buffer, and a play is one submission."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from shohin.devices.buffer import Buffer, Weight
+from shohin.devices.device import Device
+from shohin.devices.step import Step
+from shohin.devices.tape import Call
+from shohin.devices.webgpu.adapters import Adapter
+from shohin.devices.webgpu.dispatch import Target
+from shohin.devices.webgpu.gpu import Gpu, Memory
+from shohin.devices.webgpu.packing import DENSE, HEADS, TERNARY, blocks_of, pack
+from shohin.devices.webgpu.program import Program
+from shohin.devices.webgpu.shader import Shader
+from shohin.devices.webgpu.slots import assign_slots
+from shohin.errors import BadShape, NoDevice
+from shohin.formats.blocks import BlockFormat
+from shohin.formats.tensor import Tensor
+
+__all__ = ["WebGpu"]
+
+
+class WebGpu(Device):
+    """One adapter. tier: one of ``tiers``, the last one by default; binding: bytes of a storage binding, for tests."""
+
+    name: ClassVar[str] = "webgpu"
+
+    def __init__(self, adapter: Adapter, tier: str | None = None, binding: int | None = None) -> None:
+        super().__init__()
+        self.adapter = adapter
+        if tier is not None and tier not in self.tiers:
+            raise NoDevice(f"kernel tier {tier!r} does not run on {adapter}; available: {', '.join(self.tiers)}")
+        self.tier = tier or self.tiers[-1]
+        self.gpu = Gpu(adapter, "subgroups" in self.tier, "f16" in self.tier, binding)
+        self.progress: Callable[[int, int], None] | None = None
+        self._slots: list[Memory] = []
+        self._workspace: list[Memory] = []
+
+    @property
+    def kernels(self) -> str:
+        """The adapter, the interface behind WebGPU, and the tier."""
+        return f"{self.adapter}, {self.tier}"
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        """``plain`` everywhere; ``f16``, ``subgroups`` and both where the adapter has these features."""
+        names = ["plain"]
+        names += ["f16"] * self.adapter.f16 + ["subgroups"] * self.adapter.subgroups
+        return (*names, "subgroups+f16") if self.adapter.f16 and self.adapter.subgroups else tuple(names)
+
+    def accepts(self, fmt: BlockFormat) -> str:
+        """Ternary containers become PQ2_0; the rest is read in its own codes, or refused."""
+        if fmt.name in TERNARY:
+            return "repacked"
+        return "native" if fmt.name in HEADS or fmt.name in DENSE else "refused"
+
+    # Memory
+
+    def buffer(self, name: str, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> Buffer:
+        """A zeroed buffer that lives until it is dropped; BadShape for zero bytes (SC.2)."""
+        kind = self.float_type if dtype is None else np.dtype(dtype)
+        if min(shape, default=0) < 1:
+            raise BadShape(f"buffer {name!r}: shape {list(shape)} holds no bytes")
+        return Buffer(self, name, shape, kind, self.memory(prod(shape) * kind.itemsize, f"buffer {name!r}"))
+
+    def memory(self, nbytes: int, what: str) -> Memory:
+        """Zeroed memory of the GPU, counted as an allocation."""
+        with self.lock:
+            made = self.gpu.allocate(nbytes, what)
+            self.allocations += 1
+        return made
+
+    def view(self, buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
+        """The first values of a flat buffer under another shape, without a copy."""
+        if prod(shape) > prod(buffer.shape):
+            raise BadShape(
+                f"buffer {buffer.name!r} holds {prod(buffer.shape)} values, {list(shape)} needs {prod(shape)}"
+            )
+        return Buffer(self, buffer.name, shape, buffer.dtype, buffer.storage)
+
+    def write(self, buffer: Buffer, values: NDArray[Any], first: int = 0) -> None:
+        """Copy host values into rows ``first`` and on; BadShape unless they fit and have the buffer's row shape."""
+        if values.shape[1:] != buffer.shape[1:] or first < 0 or first + len(values) > buffer.shape[0]:
+            where = f" from row {first}" if first else ""
+            raise BadShape(
+                f"buffer {buffer.name!r} of shape {list(buffer.shape)} can't take {list(values.shape)}{where}"
+            )
+        if values.size == 0:
+            return
+        with np.errstate(over="ignore"):
+            raw = np.ascontiguousarray(values, buffer.dtype).reshape(-1).view(np.uint8)
+        start = first * prod(buffer.shape[1:]) * buffer.dtype.itemsize
+        with self.lock:
+            # The GPU is written in words of four bytes: what else lies in the first and the last one stays.
+            begin, end = start // 4 * 4, -(-(start + len(raw)) // 4) * 4
+            if end - begin != len(raw):
+                words = self.gpu.download(buffer.storage, begin, end - begin).copy()
+                words[start - begin : start - begin + len(raw)] = raw
+                raw = words
+            self.gpu.upload(buffer.storage, begin, raw)
+
+    def read(self, buffer: Buffer, rows: int | None = None) -> NDArray[Any]:
+        """A copy of the first ``rows`` rows, or of all."""
+        count = buffer.shape[0] if rows is None else min(rows, buffer.shape[0])
+        shape = (count, *buffer.shape[1:])
+        if prod(shape) == 0:
+            return np.empty(shape, buffer.dtype)
+        with self.lock:
+            raw = self.gpu.download(buffer.storage, 0, prod(shape) * buffer.dtype.itemsize)
+        return raw.view(buffer.dtype).reshape(shape).copy()
+
+    def plan(self, calls: Sequence[Call], kept: set[int]) -> int:
+        """Give every scratch buffer memory, sharing where lives don't overlap; returns the bytes in use."""
+        with self.lock:
+            slots = assign_slots(calls, kept)
+            self._grow(self._slots, [slot[0].nbytes for slot in slots], "scratch of a tape")
+            for slot, memory in zip(slots, self._slots, strict=False):
+                for buffer in slot:
+                    buffer.storage = memory
+        return sum(slot[0].nbytes for slot in slots)
+
+    def workspace(self, sizes: Sequence[int]) -> list[Memory]:
+        """Buffers that all tapes share; a tape keeps those that it was given."""
+        with self.lock:
+            self._grow(self._workspace, sizes, "workspace of kernels")
+            return self._workspace[: len(sizes)]
+
+    def _grow(self, held: list[Memory], sizes: Sequence[int], what: str) -> None:
+        for i, nbytes in enumerate(sizes):
+            if i == len(held):
+                held.append(self.memory(nbytes, what))
+            elif held[i].size < nbytes:
+                held[i] = self.memory(nbytes, what)
+
+    # Weights
+
+    def pack(self, tensor: Tensor) -> Weight:
+        """Upload a tensor's codes and scales, in parts where one binding does not hold it."""
+        if self.accepts(tensor.format) == "refused" and len(tensor.shape) > 1:
+            raise self._refuse(tensor)
+        with self.lock:
+            fmt, raw = blocks_of(tensor)
+            parts = pack(self.gpu, tensor.name, raw, fmt)
+        tensor.release()
+        return self._track(Weight(self, tensor.name, tensor.shape, fmt, tensor.format, raw.nbytes, parts))
+
+    # Tapes
+
+    def target(self, rows: int, wanted: int) -> Target:
+        """What plans may know of this device."""
+        return Target(rows, wanted, "subgroups" in self.tier, "f16" in self.tier, self.gpu.limits)
+
+    def compile_shaders(self, shaders: Sequence[Shader]) -> None:
+        """Build pipelines, each once, and tell ``progress``."""
+        distinct = list(dict.fromkeys(shaders))
+        for i, shader in enumerate(distinct):
+            self.gpu.pipeline(shader)
+            if self.progress is not None:
+                self.progress(i + 1, len(distinct))
+
+    def compile(self, calls: Sequence[Call], rows: int, wanted: int) -> Any:
+        """Plan, build and bind the kernels of a tape."""
+        with self.lock:
+            return Program(self, calls, rows, wanted)
+
+    def run(self, program: Any, first: int, last: int, step: Step) -> None:
+        """One command buffer, complete on return."""
+        program.run(first, last, step)

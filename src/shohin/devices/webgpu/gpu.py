@@ -1,0 +1,187 @@
+"""One opened adapter: memory, pipelines and submissions, with the errors of WebGPU turned into ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shohin.devices.webgpu.adapters import Adapter, library
+from shohin.devices.webgpu.dispatch import Limits
+from shohin.devices.webgpu.encoding import Bound, encoder_of
+from shohin.devices.webgpu.shader import Shader
+from shohin.errors import DeviceFailed, KernelBuild, OutOfMemory
+
+__all__ = ["Gpu", "Memory", "Pipeline"]
+
+# Storage bindings that we ask for; every adapter has 8.
+BINDINGS = 16
+# Bytes in flight to the GPU at a time while weights are uploaded.
+PIECE = 32 << 20
+
+Memory = Any  # a GPUBuffer: it has ``size`` and frees itself
+Pipeline = Any  # a GPUComputePipeline with its layout
+
+
+class Gpu:
+    """adapter; subgroups, f16: features to turn on; binding: bytes of a storage binding, the adapter's own by default."""
+
+    def __init__(self, adapter: Adapter, subgroups: bool, f16: bool, binding: int | None = None) -> None:
+        self.adapter = adapter
+        self._wgpu = library()
+        features = [
+            name
+            for name, wanted in (("subgroup", subgroups), ("shader-f16", f16))
+            if wanted and name in adapter.features
+        ]
+        self.timestamps = "timestamp-query" in adapter.features
+        features += ["timestamp-query"] * self.timestamps
+        asked = {
+            name: adapter.limit(name)
+            for name in (
+                "max-buffer-size",
+                "max-storage-buffer-binding-size",
+                "max-compute-workgroup-storage-size",
+                "max-compute-invocations-per-workgroup",
+                "max-compute-workgroup-size-x",
+            )
+        }
+        asked["max-storage-buffers-per-shader-stage"] = min(
+            BINDINGS, adapter.limit("max-storage-buffers-per-shader-stage")
+        )
+        try:
+            self._device = adapter.handle.request_device_sync(required_features=features, required_limits=asked)
+        except Exception as error:  # the package raises what the native library said, in classes of its own
+            raise DeviceFailed(f"device webgpu: {adapter} does not open ({error}); try another adapter") from None
+        most = min(asked["max-buffer-size"], asked["max-storage-buffer-binding-size"])
+        self.limits = Limits(
+            binding=min(most, binding or most),
+            bindings=asked["max-storage-buffers-per-shader-stage"],
+            shared=asked["max-compute-workgroup-storage-size"],
+            threads=min(asked["max-compute-invocations-per-workgroup"], asked["max-compute-workgroup-size-x"]),
+        )
+        self._layouts: dict[tuple[bool, ...], Any] = {}
+        self._pipelines: dict[Shader, Pipeline] = {}
+        self._encode = encoder_of(self._device)
+        # The documented ``on_submitted_work_done_sync`` of wgpu 0.32 fails on its own callback's type. Reading from a
+        # buffer waits as well, a little longer.
+        self._poll = getattr(self._device, "_poll_wait", None)
+        self._marker = self.allocate(4, "a marker")
+
+    # Memory
+
+    def allocate(self, nbytes: int, what: str) -> Memory:
+        """A zeroed buffer of at least ``nbytes``; OutOfMemory names ``what`` it was for."""
+        size = max(16, -(-nbytes // 16) * 16)
+        if size > self.limits.binding:
+            raise OutOfMemory(
+                f"device webgpu: {what} needs {size} bytes in one piece, {self.adapter} binds at most "
+                f"{self.limits.binding}; ask for a smaller context or batch"
+            )
+        flags = self._wgpu.BufferUsage
+        usage = flags.STORAGE | flags.COPY_SRC | flags.COPY_DST
+        with self.errors(f"{size} bytes for {what}"):
+            return self._device.create_buffer(size=size, usage=usage, label=what)
+
+    def upload(self, memory: Memory, offset: int, values: NDArray[Any]) -> None:
+        """Copy bytes to a multiple of 4; a length that is none is filled up with zeros."""
+        raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        if len(raw) % 4:
+            raw = np.concatenate([raw, np.zeros(-len(raw) % 4, np.uint8)])
+        with self.errors("an upload"):
+            for start in range(0, len(raw), PIECE):
+                self._device.queue.write_buffer(memory, offset + start, raw[start : start + PIECE])
+
+    def download(self, memory: Memory, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """Bytes from a multiple of 4, once everything submitted is done."""
+        with self.errors("a download"):
+            view = self._device.queue.read_buffer(memory, offset, -(-nbytes // 4) * 4)
+            return np.frombuffer(view, np.uint8)[:nbytes]
+
+    # Pipelines
+
+    def pipeline(self, shader: Shader) -> Pipeline:
+        """Compiled once; KernelBuild with the compiler's words where that fails."""
+        found = self._pipelines.get(shader)
+        if found is None:
+            found = self._pipelines[shader] = self._compile(shader)
+        return found
+
+    def _compile(self, shader: Shader) -> Pipeline:
+        errors = self._wgpu.GPUError
+        try:
+            module = self._device.create_shader_module(code=shader.text, label=shader.entry)
+            layout = self._device.create_pipeline_layout(bind_group_layouts=[self._layout(shader.writes)])
+            return self._device.create_compute_pipeline(
+                layout=layout, compute={"module": module, "entry_point": shader.entry}
+            )
+        except (errors, RuntimeError) as error:
+            self._check_lost(error)
+            raise KernelBuild(f"device webgpu: kernel {shader.entry!r} does not compile:\n{error}") from None
+
+    def _layout(self, writes: tuple[bool, ...]) -> Any:
+        if writes not in self._layouts:
+            kinds = ("read-only-storage", "storage")
+            entries = [
+                {"binding": i, "visibility": self._wgpu.ShaderStage.COMPUTE, "buffer": {"type": kinds[write]}}
+                for i, write in enumerate(writes)
+            ]
+            self._layouts[writes] = self._device.create_bind_group_layout(entries=entries)
+        return self._layouts[writes]
+
+    def bind(self, shader: Shader, memories: Sequence[Memory], workgroups: tuple[int, int, int]) -> Bound:
+        """A dispatch that is ready to be encoded."""
+        entries = [
+            {"binding": i, "resource": {"buffer": memory, "offset": 0, "size": memory.size}}
+            for i, memory in enumerate(memories)
+        ]
+        with self.errors(f"the bindings of kernel {shader.entry!r}"):
+            group = self._device.create_bind_group(layout=self._layout(shader.writes), entries=entries)
+        return Bound(self.pipeline(shader), group, workgroups)
+
+    # Submissions
+
+    def submit(self, bound: Sequence[Bound]) -> None:
+        """One command buffer with one compute pass, submitted; returns without waiting."""
+        with self.errors("a submission"):
+            self._device.queue.submit([self._encode(bound)])
+
+    def wait(self) -> None:
+        """Return when everything submitted is done."""
+        with self.errors("a submission"):
+            if self._poll is not None:
+                self._poll()
+            else:
+                self._device.queue.read_buffer(self._marker)
+
+    def lose(self) -> None:
+        """Give the device up, as if it had been lost; for tests and for closing."""
+        self._device.destroy()
+
+    @contextmanager
+    def errors(self, what: str) -> Iterator[None]:
+        """Turn errors of WebGPU inside into OutOfMemory or DeviceFailed."""
+        try:
+            yield
+        except self._wgpu.GPUOutOfMemoryError as error:
+            raise OutOfMemory(
+                f"device webgpu: {self.adapter} has no memory for {what} ({_first_line(error)}); use a smaller "
+                f"context, batch or model"
+            ) from None
+        except (self._wgpu.GPUError, RuntimeError) as error:
+            self._check_lost(error)
+            raise DeviceFailed(f"device webgpu: {what} failed on {self.adapter}: {error}") from None
+
+    def _check_lost(self, error: Exception) -> None:
+        words = str(error).lower()
+        if "lost" in words or "destroyed" in words:
+            raise DeviceFailed(
+                f"device webgpu: {self.adapter} was lost ({_first_line(error)}); open the device and build again"
+            ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

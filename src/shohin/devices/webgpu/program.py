@@ -1,0 +1,104 @@
+"""A tape on a GPU: its kernels with their bind groups, and the step table that they read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shohin.devices.beside import beside
+from shohin.devices.buffer import Buffer
+from shohin.devices.step import Step
+from shohin.devices.tape import Call
+from shohin.devices.webgpu.dispatch import Argument, Dispatch, Part, Scratch
+from shohin.devices.webgpu.encoding import Bound
+from shohin.devices.webgpu.gpu import Memory
+from shohin.devices.webgpu.shader import assemble
+
+if TYPE_CHECKING:
+    from shohin.devices.webgpu.device import WebGpu
+
+__all__ = ["Program", "step_words"]
+
+HEADER = 4
+# Page-table entries that a tape has room for at first.
+PAGES = 1024
+
+
+class Program:
+    """rows, wanted: capacities. Bind groups are made at the first play, and again when the step table has grown."""
+
+    def __init__(self, device: WebGpu, calls: Sequence[Call], rows: int, wanted: int) -> None:
+        self._device, self.rows, self.wanted = device, rows, wanted
+        target = device.target(rows, wanted)
+        self._plans: list[list[Dispatch]] = []
+        for call in calls:
+            target.next_call()
+            self._plans.append(beside(call.op, device.name).dispatches(call, target))
+        self._shaders = [[assemble(dispatch, target) for dispatch in plan] for plan in self._plans]
+        device.compile_shaders([shader for shaders in self._shaders for shader in shaders])
+        self._scratch = device.workspace(target.sizes)
+        self._step = self._step_memory(PAGES)
+        self._bound: list[list[Bound]] = []
+
+    @property
+    def dispatches(self) -> list[int]:
+        """Dispatches of each call."""
+        return [len(plan) for plan in self._plans]
+
+    def _step_memory(self, pages: int) -> Memory:
+        return self._device.memory(4 * (HEADER + 3 * self.rows + self.wanted + pages), "the step table")
+
+    def run(self, first: int, last: int, step: Step) -> None:
+        """One submission of the calls ``first`` to ``last - 1``, complete on return."""
+        gpu = self._device.gpu
+        self.upload(step)
+        gpu.submit(self.bound(first, last))
+        gpu.wait()
+
+    def upload(self, step: Step) -> None:
+        """Copy a step into the table; it reaches the GPU before anything that is submitted afterwards."""
+        words = step_words(step, self.rows, self.wanted)
+        if words.nbytes > self._step.size:
+            self._step = self._step_memory(2 * step.pages.size)
+            self._bound = []
+        self._device.gpu.upload(self._step, 0, words)
+
+    def bound(self, first: int, last: int) -> list[Bound]:
+        """The dispatches of some calls, ready to be encoded."""
+        if not self._bound:
+            self._bound = [
+                [
+                    self._device.gpu.bind(shader, [self._memory(b.argument) for b in d.bindings], d.workgroups)
+                    for d, shader in zip(plan, shaders, strict=True)
+                ]
+                for plan, shaders in zip(self._plans, self._shaders, strict=True)
+            ]
+        return [one for plan in self._bound[first:last] for one in plan]
+
+    def _memory(self, argument: Argument) -> Memory:
+        match argument:
+            case Buffer():
+                return argument.storage
+            case Part(weight, index):
+                return weight.storage[index].memory
+            case Scratch(index):
+                return self._scratch[index]
+            case _:
+                return self._step
+
+
+def step_words(step: Step, rows: int, wanted: int) -> NDArray[np.int32]:
+    """The step table as ``step.wgsl`` reads it."""
+    pages = step.pages
+    words = np.zeros(HEADER + 3 * rows + wanted + pages.size, np.int32)
+    words[:HEADER] = step.rows, len(step.wanted), pages.shape[1], 0
+    at = HEADER
+    for values in (step.tokens, step.positions, step.sequences):
+        words[at : at + step.rows] = values
+        at += rows
+    words[at : at + len(step.wanted)] = step.wanted
+    words[at + wanted :] = pages.reshape(-1)
+    return words
