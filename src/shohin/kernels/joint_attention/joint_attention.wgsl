@@ -2,8 +2,6 @@
 //
 // q, k, v: [HEADS * TOKENS, WIDTH]; out: [TOKENS, HEADS * WIDTH]. An odd WIDTH is read as if a zero followed.
 
-const SCALED = false;
-
 fn key_pair(row: u32, j: u32) -> vec2<f32> {
     let at = row * WIDTH + 2u * j;
     if 2u * j + 1u < WIDTH { return vec2(keys[at], keys[at + 1u]); }

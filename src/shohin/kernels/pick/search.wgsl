@@ -2,7 +2,7 @@
 @compute @workgroup_size(256)
 fn search(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let row = group.y;
-    if row >= step_wanted() { return; }
+    if row >= live_wanted() { return; }
     let first = group.x * SHARE + t;
     let end = min((group.x + 1u) * SHARE, VOCABULARY);
     var best = vec2(0u, 0xffffffffu);

@@ -10,16 +10,16 @@ fn value_scale(row: u32) -> f32 { return stored_value_scale(row); }
 @compute @workgroup_size(256)
 fn attend(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let m = group.y;
-    if m >= step_rows() { return; }
+    if m >= live_rows() { return; }
     let head = group.x / SHARES;
     let share = group.x % SHARES * SLOTS;
     let heads = min(SLOTS, GROUP - share);
     let first = head * GROUP + share;
-    let length = step_position(m) + 1u;
-    let sequence = step_sequence(m);
+    let length = position(m) + 1u;
+    let owner = sequence(m);
     load_queries(t, m, first, heads);
     for (var start = 0u; start < length; start += CHUNK) {
-        if start + t < length { place[t] = cache_row(sequence, start + t, head); }
+        if start + t < length { place[t] = cache_row(owner, start + t, head); }
         workgroupBarrier();
         attend_chunk(t, min(CHUNK, length - start));
         for (var s = 0u; s < SLOTS; s++) { merge(s, start == 0u); }

@@ -3,10 +3,10 @@
 @compute @workgroup_size(THREADS)
 fn join(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let head = group.x;
-    let position = step_position(0u);
-    let chunks = position / 256u + 1u;
+    let last = position(0u);
+    let chunks = last / 256u + 1u;
     if head < KV_HEADS {
-        let row = cache_row(step_sequence(0u), position, head);
+        let row = cache_row(sequence(0u), last, head);
         let base = OWN_AT + head * 2u * DIM;
         for (var j = t; j < PAIRS; j += THREADS) {
             write_key(row, j, vec2(found[base + 2u * j], found[base + 2u * j + 1u]));

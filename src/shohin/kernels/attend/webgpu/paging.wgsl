@@ -1,4 +1,4 @@
-// The row of the cache, counted in heads of one token, where a sequence's position lies for a KV head.
-fn cache_row(sequence: u32, position: u32, head: u32) -> u32 {
-    return (step_page(sequence, position / PAGE) * KV_HEADS + head) * PAGE + position % PAGE;
+// The row of the cache, counted in heads of one token, where position `at` of sequence `owner` lies for a KV head.
+fn cache_row(owner: u32, at: u32, head: u32) -> u32 {
+    return (page(owner, at / PAGE) * KV_HEADS + head) * PAGE + at % PAGE;
 }

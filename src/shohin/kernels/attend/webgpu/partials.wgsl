@@ -40,21 +40,21 @@ fn leave_own(t: u32, head: u32) {
 @compute @workgroup_size(256)
 fn partials(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let start = group.x * CHUNK;
-    let position = step_position(0u);
-    if start > position { return; }
+    let last = position(0u);
+    if start > last { return; }
     let head = group.y / SHARES;
     let share = group.y % SHARES * SLOTS;
     let heads = min(SLOTS, GROUP - share);
     let first = head * GROUP + share;
     load_queries(t, 0u, first, heads);
-    if start + t < position { place[t] = cache_row(step_sequence(0u), start + t, head); }
-    if position - start < CHUNK {
+    if start + t < last { place[t] = cache_row(sequence(0u), start + t, head); }
+    if last - start < CHUNK {
         own_scales = round_own(t, 0u, head);
-        if start + t == position { place[t] = OWN; }
+        if start + t == last { place[t] = OWN; }
         if share == 0u { leave_own(t, head); }
     }
     workgroupBarrier();
-    attend_chunk(t, min(CHUNK, position + 1u - start));
+    attend_chunk(t, min(CHUNK, last + 1u - start));
     for (var s = 0u; s < SLOTS; s++) {
         if s >= heads { continue; }
         let at = group.x * QUERY_HEADS + first + s;

@@ -11,7 +11,7 @@ fn load_queries(t: u32, m: u32, first: u32, heads: u32) {
                 let e = ends(i);
                 var x = vec2(qkv[base + e.x], qkv[base + e.y]);
                 if NORMED { x = x * r * vec2(query_weight(e.x), query_weight(e.y)); }
-                x = select(vec2(0.0f), rotated(x, step_position(m), i), live);
+                x = select(vec2(0.0f), rotated(x, position(m), i), live);
                 query[slot * DIM + e.x] = x.x;
                 query[slot * DIM + e.y] = x.y;
             }

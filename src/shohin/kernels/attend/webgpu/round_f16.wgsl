@@ -1,4 +1,3 @@
 // K and V in float16.
-const SCALED = false;
 fn scale_of(t: u32, base: u32) -> f32 { return 1.0f; }
 fn rounded(x: f32, scale: f32) -> f32 { return from_half(to_half(x)); }

@@ -1,6 +1,4 @@
 // K and V in int8: scale = f16(max / 127), code = round-half-even(x / scale). A head that is not finite has scale NaN.
-const SCALED = true;
-
 var<workgroup> sizes: array<u32, THREADS>;
 
 // The scale of own[base] to own[base + DIM - 1]. Sizes are compared as bits: NaN is above infinity, and that above numbers.

@@ -1,4 +1,4 @@
-// QK-norm and RoPE of heads, 64 lanes to a head (M.3 to M.5), and the rounding of a row's own key and value.
+// QK-norm and RoPE of heads, 64 lanes to a head (M.3 to M.5).
 //
 // Constants: THREADS, DIM, PAIRS = DIM / 2, QUERY_HEADS, KV_HEADS, ADJACENT pairing, NORMED, EPS.
 
@@ -6,8 +6,6 @@ const LANES = 64u;
 const ROW_WIDTH = (QUERY_HEADS + 2u * KV_HEADS) * DIM;
 
 var<workgroup> sums: array<f32, THREADS>;
-// The row's own key, then its value.
-var<workgroup> own: array<f32, 2u * DIM>;
 
 // Where the two elements of RoPE pair i lie in a head.
 fn ends(i: u32) -> vec2<u32> {
@@ -38,33 +36,4 @@ fn rotated(x: vec2<f32>, at: u32, i: u32) -> vec2<f32> {
     let c = rope[at * DIM + i];
     let s = rope[at * DIM + PAIRS + i];
     return vec2(fma(x.x, c, -(x.y * s)), fma(x.x, s, x.y * c));
-}
-
-// `own` becomes the key and value of row m for a KV head, as the cache rounds them; their scales are returned.
-fn round_own(t: u32, m: u32, head: u32) -> vec2<f32> {
-    let key_from = m * ROW_WIDTH + (QUERY_HEADS + head) * DIM;
-    let value_from = key_from + KV_HEADS * DIM;
-    var r = 1.0f;
-    if NORMED { r = head_factor(t, key_from); }
-    if t < LANES {
-        for (var i = t; i < PAIRS; i += LANES) {
-            let e = ends(i);
-            var x = vec2(qkv[key_from + e.x], qkv[key_from + e.y]);
-            if NORMED { x = x * r * vec2(key_weight(e.x), key_weight(e.y)); }
-            x = rotated(x, step_position(m), i);
-            own[e.x] = x.x;
-            own[e.y] = x.y;
-        }
-        for (var d = t; d < DIM; d += LANES) { own[DIM + d] = qkv[value_from + d]; }
-    }
-    workgroupBarrier();
-    let scales = vec2(scale_of(t, 0u), scale_of(t, DIM));
-    if t < LANES {
-        for (var d = t; d < DIM; d += LANES) {
-            own[d] = rounded(own[d], scales.x);
-            own[DIM + d] = rounded(own[DIM + d], scales.y);
-        }
-    }
-    workgroupBarrier();
-    return scales;
 }

@@ -1,0 +1,2 @@
+// No key norm: NORMED is false, and this is never called.
+fn key_weight(d: u32) -> f32 { return 1.0f; }

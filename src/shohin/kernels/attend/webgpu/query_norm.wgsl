@@ -1,0 +1,2 @@
+// The query norm's weight.
+fn query_weight(d: u32) -> f32 { return query_norm[d]; }
