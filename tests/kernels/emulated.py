@@ -25,7 +25,7 @@ Value = NDArray[Any] | int | float
 def emulated_driver(arch: int = 90, **settings: Any) -> EmulatedDriver:
     """A driver of an emulated GPU; skips without a compiler."""
     if compiler() is None:
-        pytest.skip("no g++: the emulator of CUDA kernels can't be built")
+        pytest.skip("no g++ on Linux: the emulator of CUDA kernels can't be built")
     return EmulatedDriver(arch, **settings)
 
 

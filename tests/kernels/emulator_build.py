@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
@@ -33,8 +34,9 @@ COMMON = (
 )
 # What a GPU faults on, or does differently from a CPU, becomes an illegal instruction, which the runtime reports.
 TRAPS = ("-fsanitize=alignment,shift-exponent,bounds", "-fsanitize-undefined-trap-on-error")
-# Without the last two, libraries would share the variables of functions that have the same name in both.
-KERNEL = (*COMMON, "-O1", "-w", "-fno-extern-tls-init", *TRAPS, "-fno-gnu-unique", "-Wl,-Bsymbolic")
+# Libraries must not share the variables of functions that have one name in both, and only the entry's variables count.
+ALONE = ("-fno-gnu-unique", "-fvisibility=hidden", "-fdata-sections", "-ffunction-sections", "-Wl,--gc-sections")
+KERNEL = (*COMMON, "-O1", "-w", "-fno-extern-tls-init", *TRAPS, *ALONE)
 RUNTIME = (*COMMON, "-O3", "-Wall", "-Wextra")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
@@ -42,8 +44,8 @@ DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\(\w+\)|alignas\(\w+\))
 
 
 def compiler() -> str | None:
-    """Path of g++, or None without one."""
-    return shutil.which("g++")
+    """Path of g++, or None without one; elsewhere than on Linux that name may be another compiler's."""
+    return shutil.which("g++") if sys.platform == "linux" else None
 
 
 @cache

@@ -21,7 +21,10 @@ POISON = 0x7FD57FD5
 
 def source_of(entry: str, shared: int = 0, **constants: int) -> Source:
     return kernel_source(
-        str(NATIVE / "cases.cu"), entry, {"WAITS": 1, "EARLY": 0, "ROWS": 1, "WANTED": 1} | constants, shared
+        str(NATIVE / "cases.cu"),
+        entry,
+        {"WAITS": 1, "EARLY": 0, "TOO_LARGE": 0, "ROWS": 1, "WANTED": 1} | constants,
+        shared,
     )
 
 
@@ -211,6 +214,12 @@ def test_shared_memory_starts_as_poison_and_ends_where_it_ends() -> None:
         emulate(source_of("dynamic", 128), [x, out, 1])
 
 
+def test_shared_memory_is_limited() -> None:
+    emulate(source_of("large"), [np.zeros(32, np.int32)])
+    with pytest.raises(DeviceFailed, match="49664 bytes of shared variables"):
+        emulate(source_of("large", TOO_LARGE=1), [np.zeros(32, np.int32)])
+
+
 def test_copies_arrive_when_they_are_waited_for(rng: np.random.Generator) -> None:
     x = rng.integers(0, 2**32, (2, 32, 4), np.uint32)
     out = run("copies", [x, np.zeros_like(x)])[1]
@@ -218,6 +227,8 @@ def test_copies_arrive_when_they_are_waited_for(rng: np.random.Generator) -> Non
     late = emulate(source_of("copies", WAITS=0), [x, np.zeros_like(x)])[1]
     np.testing.assert_array_equal(late[0], x[0, ::-1])
     assert (late[1] == POISON).all()
+    with pytest.raises(DeviceFailed, match=r"0 bytes past .* of 512 in copy_async_16 at cases.cu:\d+"):
+        emulate(source_of("copies"), [x[0], np.zeros_like(x)])
 
 
 def test_a_race_shows_in_some_order() -> None:

@@ -151,6 +151,13 @@ extern "C" __global__ void dynamic(const unsigned* x, unsigned* out, int index) 
     words[index + threadIdx.x] = x[threadIdx.x];
 }
 
+extern "C" __global__ void large(int* out) {
+    __shared__ int values[2][6 * 1024 + 64 * TOO_LARGE];
+    values[1][threadIdx.x] = out[0];
+    __syncthreads();
+    out[threadIdx.x] = values[1][threadIdx.x ^ 1];
+}
+
 // WAITS 1: waits for all copies, 0: for all but the last group.
 extern "C" __global__ void copies(const uint4* x, uint4* out) {
     __shared__ uint4 values[2][32];

@@ -2,7 +2,7 @@
 // memory, SHARED_TYPE and SHARED_NAME the declaration of that.
 #include <utility>
 
-__attribute__((aligned(1024))) thread_local SHARED_TYPE
+__attribute__((aligned(128))) thread_local SHARED_TYPE
     SHARED_NAME[(SHARED_BYTES + emulator::GUARD + sizeof(SHARED_TYPE) - 1) / sizeof(SHARED_TYPE)];
 
 namespace emulator {
@@ -36,9 +36,11 @@ using Entry = decltype(signature_of(&ENTRY));
 
 }  // namespace emulator
 
+#pragma GCC visibility push(default)
 extern "C" {
 // One letter a parameter: pointer, int, float.
 const char* emulated_kinds() { return emulator::Entry::kinds; }
 void emulated_invoke(void* const* arguments) { emulator::Entry::call(&ENTRY, arguments); }
 unsigned char* emulated_dynamic() { return reinterpret_cast<unsigned char*>(SHARED_NAME); }
 }
+#pragma GCC visibility pop

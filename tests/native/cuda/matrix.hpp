@@ -58,12 +58,14 @@ struct Product {
 };
 
 // As Perform: 1-bit, int8, float16 and bfloat16 products of all lanes' operands.
+#pragma GCC visibility push(default)
 extern "C" {
 void emulator_do_bits(void* const* operands, unsigned);
 void emulator_do_bytes(void* const* operands, unsigned);
 void emulator_do_halves(void* const* operands, unsigned);
 void emulator_do_bfloats(void* const* operands, unsigned);
 }
+#pragma GCC visibility pop
 
 struct MatrixLoad {
     unsigned* registers;

@@ -27,6 +27,7 @@ namespace {
 
 constexpr unsigned MAX_THREADS = 1024;
 constexpr size_t STACK = 128 * 1024;
+constexpr size_t STATIC_LIMIT = 48 * 1024, PADDING = 128;
 // Between the tops of neighbouring stacks, so that they don't fall into the same cache sets.
 constexpr size_t STAGGER = 64 * 5;
 
@@ -79,6 +80,7 @@ struct State {
     unsigned char* stacks;
     std::string message;
     uintptr_t code;   // where a fault happened
+    const Site* copying;
 };
 
 State state;
@@ -332,6 +334,7 @@ void on_fault(int signal, siginfo_t* info, void* data) {
         where[0] = 0;
     }
     state.message = format("%s, thread %u: %s%s", block_name().c_str(), self.place.thread.x, what, where);
+    if (state.copying) state.message += " in " + site_name(*state.copying);
     state.code = context->uc_mcontext.gregs[REG_RIP];
     context->uc_mcontext.gregs[REG_RSP] = reinterpret_cast<greg_t>(state.main);
     context->uc_mcontext.gregs[REG_RIP] = reinterpret_cast<greg_t>(&emulator_resume);
@@ -470,8 +473,10 @@ void emulator_copy(void* shared, const void* global, int nbytes, const Site& sit
     uintptr_t low = reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global);
     if (low % nbytes != 0) stop_here(site_name(site) + format(" with an address that is no multiple of %d", nbytes));
     // A fault would otherwise show only at the wait.
+    state.copying = &site;
     unsigned char first = *static_cast<const volatile unsigned char*>(global);
     (void)first;
+    state.copying = nullptr;
     fill_poison(shared, nbytes);
     current().copies.push_back({shared, global, nbytes});
 }
@@ -514,14 +519,17 @@ const char* emulator_launch(const Launch* launch, uintptr_t* code) {
     state.shared_bytes = segment.nbytes;
     state.random = launch->seed;
     state.message.clear();
+    state.copying = nullptr;
     state.code = 0;
     fill_poison(state.shared, state.shared_bytes);
     emulator_grid.block_size = {launch->threads, 1, 1};
     emulator_grid.size = {launch->size[0], launch->size[1], launch->size[2]};
-    size_t variables = state.shared_bytes - GUARD;
-    if (variables > launch->shared_limit)
-        state.message = format("%s: %zu bytes of shared memory, of which a block may have %u", launch->name, variables,
-                               launch->shared_limit);
+    // The variables may be padded to the alignment of the dynamic part.
+    size_t variables = state.shared_bytes - GUARD - launch->shared;
+    if (variables > STATIC_LIMIT + PADDING || variables + launch->shared > launch->shared_limit + PADDING)
+        state.message = format("%s: %zu bytes of shared variables and %u of dynamic shared memory; a block may have %u, "
+                               "variables %zu of them", launch->name, variables, launch->shared, launch->shared_limit,
+                               STATIC_LIMIT);
     catch_faults();
     if (state.message.empty()) run_blocks(*launch);
     release_faults();

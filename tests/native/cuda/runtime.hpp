@@ -33,6 +33,7 @@ struct Grid {
     dim3 block_size, size;
 };
 
+#pragma GCC visibility push(default)
 extern "C" {
 extern Place* emulator_now;   // the thread that runs
 extern Grid emulator_grid;
@@ -63,6 +64,7 @@ bool emulator_is_shared(const void* address);
 // Ends the launch with a message.
 [[noreturn]] void emulator_fail(const Site& site, const char* text);
 }
+#pragma GCC visibility pop
 
 // A kernel with its arguments, as entry.hpp describes it and as a driver launches it.
 struct Launch {
