@@ -1,0 +1,213 @@
+"""More rows than the decode kernel takes: quantised once, then multiplied tile by tile on int8 matrix units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shohin.devices.cuda.launch import STEP, Argument, Launch, Plane, Scratch, Target
+from shohin.devices.cuda.packing import LAYOUTS, TileShape
+from shohin.kernels.linear.cuda import Linear
+
+__all__ = ["Blocking", "Product", "gemm_launches"]
+
+# Weights that a launch reads side by side.
+PARTS = 3
+EPILOGUES = {"store": 0, "add": 1, "swiglu": 2}
+# Activation rows of a tile (8 a column), weight tiles a warp, warps along N, warps along K.
+COLUMNS, TILES, WARPS, SPLITS = (8, 4, 2, 1), (2, 1), (8, 4, 2, 1), (1, 2, 4)
+MOST_THREADS, MOST_STAGES, LEAST_STAGES = 512, 6, 2
+# What a multiprocessor has and can do: registers, bytes of shared memory a block costs beside its own, cycles of a
+# scheduler between two m16n8k32 products, bytes a cycle from the second-level cache.
+REGISTERS, BLOCK_SHARED, PRODUCT_CYCLES, CACHE_BYTES = 65536, 1024, 6.5, 40.0
+
+
+@dataclass(frozen=True)
+class Product:
+    """What is multiplied: rows of activations (capacity), tiles of 16 weight rows, groups of 128, bits a weight."""
+
+    rows: int
+    tiles: int
+    groups: int
+    planes: int
+    paired: bool
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How a block is cut (the macros of gemm.cu): nt columns of 8 rows, mt tiles a warp, wm warps, wk warps along K."""
+
+    nt: int
+    mt: int
+    wm: int
+    wk: int
+    planes: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.wm * self.wk
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of weights of a block."""
+        return self.wm * self.mt
+
+    @property
+    def stage_groups(self) -> int:
+        """Groups of 128 that are fetched together: enough for every warp, more where they are small."""
+        return 2 if self.nt == 8 and self.wk <= 2 else 4
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of one stage: codes, bits, records, scales."""
+        groups = self.stage_groups
+        return groups * (8 * self.nt * (128 + 8) + self.tiles * self.planes * 256) + self.tiles * 128
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Shared memory beside the stages: products on their way to other warps, and pointers."""
+        products = 2 * self.stage_groups * self.wm * self.nt * self.mt * 512 if self.wk > 1 else 512 * self.mt
+        return products + 16 * self.tiles
+
+    @property
+    def registers(self) -> int:
+        """About what a thread needs: sums, unpacked weights, and the rest."""
+        sums = 4 * self.mt * -(-self.nt // self.wk)
+        return min(255, 16 * -(-(sums + 16 * self.mt + 56 + 8 * self.mt) // 16))
+
+    def resident(self, stages: int, target: Target) -> int:
+        """Blocks that a multiprocessor can hold."""
+        shared = (target.shared_limit + BLOCK_SHARED) // (self.shared(stages) + BLOCK_SHARED)
+        return max(1, min(shared, REGISTERS // (self.registers * self.threads), 2048 // self.threads))
+
+    def shared(self, stages: int) -> int:
+        """Bytes of dynamic shared memory."""
+        return self.fixed_bytes + stages * self.stage_bytes
+
+    def slots(self) -> float:
+        """Instructions that a scheduler issues for one m16n8k32 product.
+
+        The product; four outputs' share of a group (conversion, scale, two roundings) over its four products;
+        unpacking, shared by the columns; loads of codes and records, shared by the tiles; copies and the loop; products
+        that go through shared memory.
+        """
+        unpack = 16 * (1.9 if self.planes == 1 else 2.25)
+        return 5 + (unpack + 6) / (4 * self.nt) + 0.75 / self.mt + 0.25 + (0.6 if self.wk > 1 else 0.0)
+
+
+def gemm_launches(linear: Linear, target: Target) -> list[Launch]:
+    """One launch to quantise the rows, one for every three weights (gate and up: one)."""
+    planes = LAYOUTS[linear.weights[0].format.name][1]
+    rows = target.wanted if linear.gather else target.rows
+    width = linear.weights[0].shape[1]
+    groups = width // 128
+    parts = list(_parts(linear))
+    shapes = [Product(rows, _tiles(part), groups, planes, linear.epilogue == "swiglu") for part in parts]
+    cuts = [choose(shape, target) for shape in shapes]
+    step = max(8 * cut.nt for cut in cuts)
+    capacity = -(-rows // step) * step
+    chunks = -(-groups // 4)
+    codes, records = target.scratch(chunks * 512 * capacity), target.scratch(chunks * 32 * capacity)
+    made = [_quantise(linear, rows, groups, capacity, (codes, records))]
+    for part, shape, cut in zip(parts, shapes, cuts, strict=True):
+        made.append(_multiply(part, shape, cut, capacity, (codes, records), target))
+    return made
+
+
+def _parts(linear: Linear) -> Iterator[Linear]:
+    while len(linear.weights) > PARTS:
+        first, linear = linear.split(PARTS)
+        yield first
+    yield linear
+
+
+def _tiles(linear: Linear) -> int:
+    return sum(TileShape(w.shape[0], w.shape[1], 1).tiles for w in linear.weights)
+
+
+def _quantise(linear: Linear, rows: int, groups: int, capacity: int, places: tuple[Scratch, Scratch]) -> Launch:
+    threads = min(512, 32 * -(-groups // 2))
+    constants: dict[str, int | float | str] = {
+        "NORM": int(linear.norm is not None),
+        "GATHER": int(linear.gather),
+        "BATCH": min(4, -(-groups // (threads // 16))),
+    }
+    norm: Argument = linear.x if linear.norm is None else Plane(linear.norm, "data")
+    arguments = (STEP, linear.x, norm, *places, groups, float(linear.eps), capacity)
+    return Launch("linear/cuda/quantise.cu", "quantise", constants, (rows, 1, 1), threads, arguments, 12 * groups)
+
+
+def _multiply(
+    linear: Linear, shape: Product, cut: Blocking, capacity: int, places: tuple[Scratch, Scratch], target: Target
+) -> Launch:
+    stages = _stages(cut, shape, target)
+    weights = (*linear.weights, *(linear.weights[0],) * (PARTS - len(linear.weights)))
+    constants: dict[str, int | float | str] = {
+        "PLANES": shape.planes,
+        "PARTS": len(linear.weights),
+        "EPILOGUE": EPILOGUES[linear.epilogue],
+        "GATHER": int(linear.gather),
+        "MT": cut.mt,
+        "NT": cut.nt,
+        "WM": cut.wm,
+        "WK": cut.wk,
+        "STAGE_GROUPS": cut.stage_groups,
+        "STAGES": stages,
+        "MIN_BLOCKS": cut.resident(stages, target),
+    }
+    arguments: list[Argument] = [STEP, *places, linear.out]
+    for weight in weights:
+        arguments += [Plane(weight, "bits"), Plane(weight, "scales")]
+    arguments += [weight.shape[0] for weight in weights]
+    arguments += [linear.column, linear.width, shape.groups, shape.tiles, capacity]
+    grid = (-(-shape.rows // (8 * cut.nt)), -(-shape.tiles // cut.tiles), 1)
+    source = "linear/cuda/gemm.cu"
+    return Launch(source, "gemm", constants, grid, cut.threads, tuple(arguments), cut.shared(stages))
+
+
+def choose(shape: Product, target: Target) -> Blocking:
+    """The blocking with the least estimated time; the first of equals, which are ordered from large to small."""
+    cuts = [cut for cut in _candidates(shape) if cut.shared(LEAST_STAGES) <= target.shared_limit]
+    return min(cuts, key=lambda cut: _cycles(cut, shape, target))
+
+
+def _candidates(shape: Product) -> Iterator[Blocking]:
+    most = 1 << (-(-shape.rows // 8) - 1).bit_length()
+    for nt in COLUMNS:
+        for mt in TILES:
+            for wm in WARPS:
+                for wk in SPLITS:
+                    cut = Blocking(nt, mt, wm, wk, shape.planes)
+                    if nt <= most and cut.threads <= MOST_THREADS and (mt == 2 or not shape.paired):
+                        yield cut
+
+
+def _cycles(cut: Blocking, shape: Product, target: Target) -> float:
+    """Cycles of the multiprocessor that has most to do: issue slots, matrix units and bytes from the cache."""
+    blocks = -(-shape.rows // (8 * cut.nt)) * -(-shape.tiles // cut.tiles)
+    share = -(-blocks // target.multiprocessors)
+    warps = min(share, cut.resident(_stages(cut, shape, target), target)) * cut.threads / 128
+    # A scheduler with few warps often finds none ready; with less than one it is idle by that much.
+    busy = warps / (warps + 0.6)
+    products = share * cut.tiles * cut.nt * shape.groups
+    compute = products * max(PRODUCT_CYCLES, cut.slots()) / busy
+    fetched = share * shape.groups * (8 * cut.nt * 136 + cut.tiles * (256 * shape.planes + 32))
+    memory = fetched / CACHE_BYTES
+    start = 1500.0 + 250.0 * cut.threads / 128
+    return max(compute, memory) + 0.3 * min(compute, memory) + start
+
+
+def _stages(cut: Blocking, shape: Product, target: Target) -> int:
+    """As deep as the blocks that a multiprocessor can hold otherwise allow."""
+    blocks = min(REGISTERS // (cut.registers * cut.threads), 2048 // cut.threads)
+    count = -(-shape.groups // cut.stage_groups)
+    most = min(MOST_STAGES, max(LEAST_STAGES, count + 1))
+    for wanted in range(blocks, 0, -1):
+        room = (target.shared_limit + BLOCK_SHARED) // wanted - BLOCK_SHARED
+        stages = min(most, (room - cut.fixed_bytes) // cut.stage_bytes)
+        if stages >= min(3, most):
+            return stages
+    return LEAST_STAGES
+
+
