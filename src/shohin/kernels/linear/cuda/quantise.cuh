@@ -1,0 +1,75 @@
+// The int8 quantiser of every linear kernel: one arithmetic, so that a row has the same codes, scales and norm factor
+// whichever kernel multiplies it. 16 consecutive lanes hold a group of 128 values, 8 each. linear/reference.py has the
+// plain version.
+#pragma once
+
+constexpr unsigned WHOLE_WARP = 0xffffffffu;
+constexpr unsigned INFINITE = 0x7f800000u;
+// Below this a group counts as zero: 127 / a would overflow.
+constexpr float SILENT = 1.5e-36f;
+
+// What a group of 128 has in common. peak: max |x w|, or NaN's or infinity's bits; squares: sum of x^2 for RMSNorm.
+struct GroupStatistics {
+    unsigned peak;
+    float squares;
+};
+
+// Over the 16 lanes that share a group. As integers the bits of |x| order like numbers, and NaN above everything.
+__device__ __forceinline__ GroupStatistics group_statistics(const float (&x)[8], const float (&v)[8]) {
+    GroupStatistics s = {0, 0.0f};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        unsigned size = __float_as_uint(v[i]) & 0x7fffffffu;
+        s.peak = s.peak > size ? s.peak : size;
+        s.squares = fmaf(x[i], x[i], s.squares);
+    }
+#pragma unroll
+    for (int step = 1; step < 16; step *= 2) {
+        unsigned other = __shfl_xor_sync(WHOLE_WARP, s.peak, step);
+        s.peak = s.peak > other ? s.peak : other;
+        s.squares = __fadd_rn(s.squares, __shfl_xor_sync(WHOLE_WARP, s.squares, step));
+    }
+    return s;
+}
+
+// Eight codes round-half-even(v * (127 / peak)) as the bytes of two words, first code lowest.
+__device__ __forceinline__ uint2 group_codes(const float (&v)[8], unsigned peak) {
+    float a = __uint_as_float(peak);
+    bool live = peak < INFINITE && a >= SILENT;
+    float inverse = live ? __fdiv_rn(127.0f, a) : 0.0f;
+    unsigned words[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        // NaN times zero would be NaN again.
+        int q = live ? __float2int_rn(__fmul_rn(v[i], inverse)) : 0;
+        q = q > 127 ? 127 : q < -127 ? -127 : q;
+        words[i / 4] |= (unsigned)(q & 0xff) << (8 * (i % 4));
+    }
+    return make_uint2(words[0], words[1]);
+}
+
+// Sum of a group's 128 codes, in every one of its 16 lanes.
+__device__ __forceinline__ int group_sum(uint2 codes) {
+    int sum = __dp4a((int)codes.x, 0x01010101, __dp4a((int)codes.y, 0x01010101, 0));
+#pragma unroll
+    for (int step = 1; step < 16; step *= 2) sum += __shfl_xor_sync(WHOLE_WARP, sum, step);
+    return sum;
+}
+
+// What the codes are multiplied by: factor * peak / 127; 0 for a silent group, NaN where a value was not finite.
+__device__ __forceinline__ float group_scale(unsigned peak, float factor) {
+    float a = __uint_as_float(peak);
+    if (peak >= INFINITE) return __uint_as_float(0x7fffffffu);
+    return a >= SILENT ? __fdiv_rn(__fmul_rn(factor, a), 127.0f) : 0.0f;
+}
+
+// 1 / sqrt(mean of squares + eps) from the sums of ``groups`` groups, in every lane of a warp: a lane adds its groups
+// in order, the lanes meet in a tree.
+__device__ __forceinline__ float norm_factor(const float* squares, int groups, float eps) {
+    float sum = 0.0f;
+    for (int g = threadIdx.x % 32; g < groups; g += 32) sum = __fadd_rn(sum, squares[g]);
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(WHOLE_WARP, sum, step));
+    float mean = __fdiv_rn(sum, (float)(groups * 128));
+    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
+}
