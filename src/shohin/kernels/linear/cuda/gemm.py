@@ -15,11 +15,15 @@ __all__ = ["Blocking", "Product", "gemm_launches"]
 PARTS = 3
 EPILOGUES = {"store": 0, "add": 1, "swiglu": 2}
 # Activation rows of a tile (8 a column), weight tiles a warp, warps along N, warps along K.
-COLUMNS, TILES, WARPS, SPLITS = (8, 4, 2, 1), (2, 1), (8, 4, 2, 1), (1, 2, 4)
+COLUMNS, TILES, WARPS, SPLITS = (8, 4, 2, 1), (2, 1), (8, 6, 4, 3, 2, 1), (1, 2, 4)
 MOST_THREADS, MOST_STAGES, LEAST_STAGES = 512, 6, 2
-# What a multiprocessor has and can do: registers, bytes of shared memory a block costs beside its own, cycles of a
-# scheduler between two m16n8k32 products, bytes a cycle from the second-level cache.
-REGISTERS, BLOCK_SHARED, PRODUCT_CYCLES, CACHE_BYTES = 65536, 1024, 6.5, 40.0
+# A multiprocessor: schedulers, registers of each, bytes of shared memory that a block costs beside its own.
+SCHEDULERS, REGISTERS, BLOCK_SHARED = 4, 16384, 1024
+# A scheduler's cycles from one m16n8k32 product to the next; bytes a cycle from the second-level cache and from shared
+# memory.
+PRODUCT_CYCLES, CACHE_BYTES, SHARED_BYTES = 6.5, 40.0, 128.0
+# Cycles from a group's first load to its last sum that a lone warp can't hide; the part of issue slots that many use.
+GROUP_LATENCY, ISSUED = 250.0, 0.85
 
 
 @dataclass(frozen=True)
@@ -74,16 +78,28 @@ class Blocking:
     def registers(self) -> int:
         """About what a thread needs: sums, unpacked weights, and the rest."""
         sums = 4 * self.mt * -(-self.nt // self.wk)
-        return min(255, 16 * -(-(sums + 16 * self.mt + 56 + 8 * self.mt) // 16))
+        return min(248, 8 * -(-(sums + 24 * self.mt + 72) // 8))
+
+    @property
+    def most_blocks(self) -> int:
+        """Blocks whose registers a multiprocessor has."""
+        warps = REGISTERS // (32 * self.registers) * SCHEDULERS
+        return max(1, warps // (self.wm * self.wk))
 
     def resident(self, stages: int, target: Target) -> int:
         """Blocks that a multiprocessor can hold."""
-        shared = (target.shared_limit + BLOCK_SHARED) // (self.shared(stages) + BLOCK_SHARED)
-        return max(1, min(shared, REGISTERS // (self.registers * self.threads), 2048 // self.threads))
+        room = (target.shared_limit + BLOCK_SHARED) // (self.shared(stages) + BLOCK_SHARED)
+        return max(1, min(room, self.most_blocks))
 
     def shared(self, stages: int) -> int:
         """Bytes of dynamic shared memory."""
         return self.fixed_bytes + stages * self.stage_bytes
+
+    def shared_traffic(self) -> float:
+        """Bytes that a block moves through shared memory for one group: codes and records once a warp, weights."""
+        read = self.wm * self.nt * (1024 + 128) + self.tiles * self.planes * 512
+        exchanged = 2 * self.tiles * self.nt * 512 if self.wk > 1 else 0
+        return read + exchanged + 8 * self.nt * 136 + self.tiles * self.planes * 256
 
     def slots(self) -> float:
         """Instructions that a scheduler issues for one m16n8k32 product.
@@ -184,30 +200,30 @@ def _candidates(shape: Product) -> Iterator[Blocking]:
 
 
 def _cycles(cut: Blocking, shape: Product, target: Target) -> float:
-    """Cycles of the multiprocessor that has most to do: issue slots, matrix units and bytes from the cache."""
+    """Cycles of the multiprocessor with most to do: issue slots, matrix units, shared memory, second-level cache."""
     blocks = -(-shape.rows // (8 * cut.nt)) * -(-shape.tiles // cut.tiles)
     share = -(-blocks // target.multiprocessors)
-    warps = min(share, cut.resident(_stages(cut, shape, target), target)) * cut.threads / 128
-    # A scheduler with few warps often finds none ready; with less than one it is idle by that much.
-    busy = warps / (warps + 0.6)
-    products = share * cut.tiles * cut.nt * shape.groups
-    compute = products * max(PRODUCT_CYCLES, cut.slots()) / busy
-    fetched = share * shape.groups * (8 * cut.nt * 136 + cut.tiles * (256 * shape.planes + 32))
-    memory = fetched / CACHE_BYTES
-    start = 1500.0 + 250.0 * cut.threads / 128
-    return max(compute, memory) + 0.3 * min(compute, memory) + start
+    together = min(share, cut.resident(_stages(cut, shape, target), target))
+    waves = [together] * (share // together) + [share % together]
+    product = max(PRODUCT_CYCLES, cut.slots())
+    # Of one warp, and of the scheduler that has most warps.
+    alone = shape.groups / cut.wk * cut.mt * cut.nt * 4 * product
+    hidden = GROUP_LATENCY * shape.groups / cut.wk
+    compute = sum(max(-(-n * cut.wm * cut.wk // SCHEDULERS) * alone / ISSUED, alone + hidden) for n in waves if n)
+    work = share * shape.groups
+    shared = work * cut.shared_traffic() / SHARED_BYTES / ISSUED
+    memory = work * (8 * cut.nt * 136 + cut.tiles * (256 * shape.planes + 32)) / CACHE_BYTES
+    worst = max(compute, shared, memory)
+    return worst + 0.15 * (compute + shared + memory - worst) + 1500.0 + 250.0 * cut.threads / 128
 
 
 def _stages(cut: Blocking, shape: Product, target: Target) -> int:
     """As deep as the blocks that a multiprocessor can hold otherwise allow."""
-    blocks = min(REGISTERS // (cut.registers * cut.threads), 2048 // cut.threads)
     count = -(-shape.groups // cut.stage_groups)
     most = min(MOST_STAGES, max(LEAST_STAGES, count + 1))
-    for wanted in range(blocks, 0, -1):
+    for wanted in range(cut.most_blocks, 0, -1):
         room = (target.shared_limit + BLOCK_SHARED) // wanted - BLOCK_SHARED
         stages = min(most, (room - cut.fixed_bytes) // cut.stage_bytes)
         if stages >= min(3, most):
             return stages
     return LEAST_STAGES
-
-
