@@ -33,8 +33,8 @@ def device(
     name: str = "cpu", *, threads: int | None = None, tier: str | None = None, dtype: str | None = None
 ) -> Device:
     """Open a device by name: ``cpu`` (threads, tier), ``cuda`` or ``cuda:1`` (tier: ``binary`` or ``int8``),
-    ``webgpu``, ``webgpu:1`` or ``webgpu:part of a name`` (tier: ``plain``, ``f16``, ``subgroups``, ``subgroups+f16``), or
-    ``host`` (dtype ``float32``, the default, or ``float64``).
+    ``webgpu``, ``webgpu:1`` or ``webgpu:part of a name`` (tier: ``plain``, ``f16``, ``subgroups``, ``subgroups+f16``),
+    or ``host`` (dtype ``float32``, the default, or ``float64``).
 
     Raises NoDevice for a name or a tier that this build or machine does not have, BadRequest for a bad value and for a
     setting that the device does not have, OutOfMemory where the system does not start that many threads.

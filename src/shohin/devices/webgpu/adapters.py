@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +17,7 @@ KINDS = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
 
 @dataclass(frozen=True)
 class Adapter:
-    """index: what ``webgpu:1`` means; name: the GPU; backend: ``Vulkan``, ``Metal`` or ``D3D12``; kind: as WebGPU has it."""
+    """index: what ``webgpu:1`` means; name: the GPU; backend: ``Vulkan``, ``Metal`` or ``D3D12``; kind: of KINDS."""
 
     index: int
     name: str
@@ -46,13 +47,12 @@ class Adapter:
 def library() -> ModuleType:
     """The wgpu package, imported at first use; NoDevice says how to install it."""
     try:
-        import wgpu
-        import wgpu.backends.wgpu_native
+        import_module("wgpu.backends.wgpu_native")
+        return import_module("wgpu")
     except ImportError as error:
         raise NoDevice(f"device webgpu needs the package wgpu ({error}); install shohin[webgpu]") from None
     except (OSError, RuntimeError) as error:
         raise NoDevice(f"device webgpu: the package wgpu does not load here ({error})") from None
-    return wgpu
 
 
 def adapters() -> list[Adapter]:
@@ -98,10 +98,9 @@ def choose(which: str = "") -> Adapter:
 
 def _without_opengl() -> None:
     """Ask only for what we would use: looking for OpenGL takes as long as all the rest."""
-    from wgpu.backends.wgpu_native import extras
-
     try:
+        extras = import_module("wgpu.backends.wgpu_native.extras")
         extras.set_instance_extras(backends=["Vulkan", "Metal", "DX12"])
-    except (RuntimeError, KeyError, AttributeError):
+    except (ImportError, RuntimeError, KeyError, AttributeError):
         # Somebody in this process has used wgpu before us; its adapters of OpenGL are passed over above.
         return

@@ -11,14 +11,17 @@ The ``.wgsl`` files hold functions and workgroup variables only; ``shader.py`` w
   no line of their own; they compile only where ``target.subgroups`` is true.
 
 WGSL has no preprocessor. What differs by tier is a small part of its own, chosen in ``sources`` (order is free); what
-differs by constants is an ``if`` on a const. Parts that ops share by
-tier: ``target.part("halves")``, ``target.part("reduce")``.
+differs by constants is an ``if`` on a const. ``target.reduce`` is the file with ``sum_of_all(t, x)`` and
+``max_of_all(t, x)`` over REDUCED threads, in the same order on each tier.
 
 Rules that WebGPU makes: a buffer is bound once in a dispatch (read, or written and perhaps read through one binding);
 scratch of one call and every buffer of a tape are GPU buffers of their own, so two different ones never clash. At most
 ``limits.bindings`` storage bindings and 65,535 workgroups a dimension (``grid`` folds a longer row of workgroups).
 Dispatches run in order, each sees what those before it wrote. Rows of a tape beyond the step's live ones are launched
 too: a kernel returns where ``m >= live_rows()`` (for the whole workgroup, before any barrier).
+
+Workgroup memory is NOT zeroed at the start (wgpu-native leaves that out), and ``bitcast<vec2<f16>>(u32)`` is wrong in
+naga (use ``unpack2x16float`` or bind ``array<f16>``).
 
 Bits of a row must not depend on the number of rows: write ``fma`` where a sum of products is meant, so that no driver
 contracts one pipeline and not another.
@@ -146,10 +149,10 @@ class Target:
         """Another call is planned from here on: scratch is free again."""
         self._used = 0
 
-    def part(self, name: str) -> str:
-        """The file of a shared part: ``halves`` (float16 in u32 words) or ``reduce`` (over a workgroup), for this tier."""
-        tier = {"halves": "f16" if self.f16 else "packed", "reduce": "subgroup" if self.subgroups else "workgroup"}
-        return f"devices/webgpu/{name}_{tier[name]}.wgsl"
+    @property
+    def reduce(self) -> str:
+        """The file with sums and maxima over a workgroup for this tier."""
+        return f"devices/webgpu/reduce_{'subgroup' if self.subgroups else 'workgroup'}.wgsl"
 
 
 def grid(workgroups: int) -> tuple[int, int, int]:

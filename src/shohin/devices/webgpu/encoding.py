@@ -1,9 +1,10 @@
-"""How dispatches get into a command buffer: through the native library where its binding allows, else through the API."""
+"""How dispatches get into a command buffer: through the native library where its binding allows, else by the API."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 __all__ = ["Bound", "encoder_of", "public_encoder"]
@@ -28,13 +29,12 @@ def encoder_of(device: Any) -> Encode:
     calls make the command buffer invalid, which its submission reports.
     """
     try:
-        from wgpu.backends.wgpu_native._ffi import ffi, lib
-
+        native = import_module("wgpu.backends.wgpu_native._ffi")
         names = ("SetPipeline", "SetBindGroup", "DispatchWorkgroups")
-        set_pipeline, set_group, dispatch = (getattr(lib, f"wgpuComputePassEncoder{name}") for name in names)
+        set_pipeline, set_group, dispatch = (getattr(native.lib, f"wgpuComputePassEncoder{name}") for name in names)
     except (ImportError, AttributeError):
         return public_encoder(device)
-    null = ffi.NULL
+    null = native.ffi.NULL
 
     def encode(bound: Sequence[Bound]) -> Any:
         encoder = device.create_command_encoder()

@@ -27,7 +27,7 @@ Pipeline = Any  # a GPUComputePipeline with its layout
 
 
 class Gpu:
-    """adapter; subgroups, f16: features to turn on; binding: bytes of a storage binding, the adapter's own by default."""
+    """adapter; subgroups, f16: features to turn on; binding: bytes of a storage binding, by default what it allows."""
 
     def __init__(self, adapter: Adapter, subgroups: bool, f16: bool, binding: int | None = None) -> None:
         self.adapter = adapter

@@ -1,4 +1,4 @@
-"""Weights in storage buffers: codes as they lie in the blocks, then scales; split by rows where one binding is too small."""
+"""Weights in storage buffers: codes as they lie in the blocks, then scales; split by rows at the limit of a binding."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ DENSE = ("F32", "F16", "BF16")
 
 @dataclass(frozen=True, eq=False)
 class PackedPart:
-    """Rows ``first`` to ``first + rows - 1`` of a weight. Block formats: vec4<u32> of codes, from word ``scales`` on the
-    heads of all blocks in order. Dense ones: the numbers row after row, two float16 or bfloat16 a word.
+    """Rows ``first`` to ``first + rows - 1`` of a weight. Block formats: vec4<u32> of codes, and from word ``scales``
+    on the heads of all blocks in order. Dense ones: the numbers row after row, two float16 or bfloat16 a word.
     """
 
     memory: Memory = field(repr=False)

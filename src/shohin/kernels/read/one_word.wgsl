@@ -1,0 +1,1 @@
+fn sum_of_unit(one: u32) -> u32 { return one; }
