@@ -1,87 +1,15 @@
-// Blocks one after the other, each CUDA thread a fiber. A fiber runs until it waits for others: a warp's collective
-// costs one switch a lane. Which warp goes on after a barrier, which way the lanes take turns and the order of the
-// blocks come from a seed.
+// Threads as fibers. One runs until it waits for others, so a warp's collective costs a switch a lane. Which warp goes on
+// after a barrier and which way the lanes take turns comes from the launch's seed.
 #include "runtime.hpp"
 
-#include <link.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/time.h>
-#include <unistd.h>
 
-#include <numeric>
-#include <string>
-#include <vector>
-
-#include "fiber.hpp"
 #include "memory.hpp"
+#include "state.hpp"
 
-using namespace emulator;
-
-namespace {
-
-constexpr unsigned MAX_THREADS = 1024;
-constexpr size_t STACK = 128 * 1024;
-constexpr size_t STATIC_LIMIT = 48 * 1024, PADDING = 128;
-// Between the tops of neighbouring stacks, so that they don't fall into the same cache sets.
-constexpr size_t STAGGER = 64 * 5;
-
-struct Copy {
-    void* target;
-    const void* source;
-    int nbytes;
-};
-
-struct Thread {
-    Place place;   // first: emulator_now points here
-    Context context;
-    unsigned warp;
-    bool waited;   // has called wait_for_previous
-    std::vector<Copy> copies;
-    std::vector<size_t> groups;   // ends of the committed groups in copies
-};
-
-struct Meeting {
-    Perform perform;
-    unsigned mask;
-    Site site;
-};
-
-struct Warp {
-    unsigned exists, ready, waiting;   // lanes; waiting: in a meeting
-    void* operands[32];
-    Meeting meetings[32];
-};
-
-struct Barrier {
-    unsigned arrived;
-    int any, all, count, result;
-    char kind;
-};
-
-struct State {
-    const Launch* launch;
-    Thread threads[MAX_THREADS];
-    Warp warps[MAX_THREADS / 32];
-    Site barrier_sites[MAX_THREADS];   // of threads that wait at the barrier
-    bool at_barrier[MAX_THREADS];
-    Barrier barrier;
-    unsigned ready_warps, running;   // running: threads that have not ended
-    bool downwards, waited;
-    uint64_t random;
-    unsigned char* shared;
-    size_t shared_bytes;
-    Context main;
-    unsigned char* stacks;
-    std::string message;
-    uintptr_t code;   // where a fault happened
-    const Site* copying;
-};
+namespace emulator {
 
 State state;
 
@@ -92,8 +20,6 @@ uint64_t random_number() {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
     return z ^ (z >> 31);
 }
-
-Thread& current() { return *reinterpret_cast<Thread*>(emulator_now); }
 
 std::string format(const char* text, ...) {
     char buffer[1024];
@@ -113,6 +39,20 @@ std::string site_name(const Site& site) {
     const char* slash = strrchr(site.file, '/');
     return format("%s at %s:%d", site.call, slash ? slash + 1 : site.file, site.line);
 }
+
+Thread& pick_lane(unsigned warp, unsigned after) {
+    unsigned ready = state.warps[warp].ready, lane;
+    if (state.downwards) {
+        unsigned below = ready & ((1u << after) - 1);
+        lane = 31 - __builtin_clz(below ? below : ready);
+    } else {
+        unsigned above = ready & ~((2u << after) - 1);
+        lane = __builtin_ctz(above ? above : ready);
+    }
+    return state.threads[warp * 32 + lane];
+}
+
+namespace {
 
 // Abandons all fibers of the block.
 [[noreturn]] void stop(const std::string& message) {
@@ -161,18 +101,6 @@ std::string who(const std::vector<unsigned>& threads) {
     stop(text);
 }
 
-Thread& pick_lane(unsigned warp, unsigned after) {
-    unsigned ready = state.warps[warp].ready, lane;
-    if (state.downwards) {
-        unsigned below = ready & ((1u << after) - 1);
-        lane = 31 - __builtin_clz(below ? below : ready);
-    } else {
-        unsigned above = ready & ~((2u << after) - 1);
-        lane = __builtin_ctz(above ? above : ready);
-    }
-    return state.threads[warp * 32 + lane];
-}
-
 unsigned nth_bit(unsigned bits, unsigned n) {
     while (n--) bits &= bits - 1;
     return __builtin_ctz(bits);
@@ -205,6 +133,8 @@ void do_copies(Thread& thread, size_t count) {
     thread.copies.erase(thread.copies.begin(), thread.copies.begin() + count);
 }
 
+}  // namespace
+
 void run_thread() {
     state.launch->invoke(state.launch->arguments);
     Thread& self = current();
@@ -216,179 +146,6 @@ void run_thread() {
     __builtin_unreachable();
 }
 
-// Poisons the block's shared memory except the guard behind the dynamic part, which is poison since the launch began.
-void poison_shared() {
-    unsigned char* guard = state.launch->dynamic + state.launch->shared;
-    fill_poison(state.shared, guard - state.shared);
-    unsigned char* rest = guard + GUARD;
-    if (rest < state.shared + state.shared_bytes) fill_poison(rest, state.shared + state.shared_bytes - rest);
-}
-
-void run_block(unsigned index) {
-    const Launch& launch = *state.launch;
-    emulator_grid.block = {index % launch.size[0], index / launch.size[0] % launch.size[1],
-                           index / launch.size[0] / launch.size[1]};
-    poison_shared();
-    state.running = launch.threads;
-    state.ready_warps = 0;
-    state.barrier = {};
-    state.barrier.all = 1;
-    state.waited = false;
-    state.downwards = random_number() & 1;
-    memset(state.at_barrier, 0, sizeof state.at_barrier);
-    for (unsigned t = 0; t < launch.threads; t++) {
-        Thread& thread = state.threads[t];
-        thread.waited = false;
-        thread.copies.clear();
-        thread.groups.clear();
-        start_context(thread.context, state.stacks + t * STACK, STACK - t % 64 * STAGGER, run_thread);
-    }
-    for (unsigned w = 0; w * 32 < launch.threads; w++) {
-        unsigned lanes = launch.threads - w * 32 < 32 ? launch.threads - w * 32 : 32;
-        unsigned exists = lanes == 32 ? 0xffffffffu : (1u << lanes) - 1;
-        state.warps[w].exists = state.warps[w].ready = exists;
-        state.warps[w].waiting = 0;
-        state.ready_warps |= 1u << w;
-    }
-    if (launch.in_graph) forbid_written();
-    unsigned first = random_number() % ((launch.threads + 31) / 32);
-    Thread& thread = pick_lane(first, state.downwards ? 0 : 31);
-    emulator_now = &thread.place;
-    switch_context(state.main, thread.context);
-    allow_written();
-    if (!state.message.empty()) return;
-    if (launch.in_graph && !state.waited)
-        state.message = block_name() + ": no thread called wait_for_previous before the block ended";
-    else if (!is_poison(launch.dynamic + launch.shared, GUARD))
-        state.message = block_name() + format(": wrote past its %u bytes of dynamic shared memory", launch.shared);
-}
-
-struct Segment {
-    uintptr_t code;
-    unsigned char* start;
-    size_t nbytes;
-};
-
-// Finds the calling thread's copy of the shared variables (thread_local to the compiler) of the object with this code.
-int find_shared(dl_phdr_info* info, size_t, void* data) {
-    Segment& found = *static_cast<Segment*>(data);
-    bool inside = false;
-    size_t nbytes = 0;
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr)& part = info->dlpi_phdr[i];
-        if (part.p_type == PT_LOAD && found.code - (info->dlpi_addr + part.p_vaddr) < part.p_memsz) inside = true;
-        if (part.p_type == PT_TLS) nbytes = part.p_memsz;
-    }
-    if (!inside) return 0;
-    found.start = static_cast<unsigned char*>(info->dlpi_tls_data);
-    found.nbytes = nbytes;
-    return 1;
-}
-
-void prepare_threads() {
-    if (state.stacks != nullptr) return;
-    void* stacks = mmap(nullptr, MAX_THREADS * STACK, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-    if (stacks == MAP_FAILED) abort();
-    state.stacks = static_cast<unsigned char*>(stacks);
-    for (unsigned t = 0; t < MAX_THREADS; t++) {
-        mprotect(state.stacks + t * STACK, sysconf(_SC_PAGESIZE), PROT_NONE);
-        state.threads[t].place = {{t, 0, 0}, t % 32};
-        state.threads[t].warp = t / 32;
-    }
-}
-
-#if defined(EMULATOR_OWN_SWITCH)
-
-const int SIGNALS[] = {SIGSEGV, SIGBUS, SIGILL, SIGVTALRM};
-struct sigaction before[4];
-pthread_t runner;
-
-void on_fault(int signal, siginfo_t* info, void* data) {
-    if (!pthread_equal(runner, pthread_self())) {
-        // Not ours: the alarm goes where it belongs, and a fault happens again and then ends the process.
-        if (signal == SIGVTALRM)
-            pthread_kill(runner, signal);
-        else
-            ::signal(signal, SIG_DFL);
-        return;
-    }
-    if (signal == SIGSEGV && learn_write(info->si_addr)) return;
-    ucontext_t* context = static_cast<ucontext_t*>(data);
-    char where[200];
-    describe_address(info->si_addr, where, sizeof where);
-    const char* what = "reached ";
-    Thread& self = current();
-    unsigned char* stack = state.stacks + (&self - state.threads) * STACK;
-    unsigned char* address = static_cast<unsigned char*>(info->si_addr);
-    if (signal == SIGSEGV && is_forbidden(address)) {
-        what = "reached, before any thread of its block called wait_for_previous, ";
-    } else if (signal == SIGVTALRM) {
-        what = "does not end; blocks must not wait for other blocks, nor threads without a barrier or __nanosleep";
-        where[0] = 0;
-    } else if (signal == SIGILL) {
-        what = "did what is undefined: a misaligned address, an index outside an array or a shift by too much";
-        where[0] = 0;
-    } else if (address >= stack && address < stack + sysconf(_SC_PAGESIZE)) {
-        what = "needs more stack than the emulator has";
-        where[0] = 0;
-    }
-    state.message = format("%s, thread %u: %s%s", block_name().c_str(), self.place.thread.x, what, where);
-    if (state.copying) state.message += " in " + site_name(*state.copying);
-    state.code = context->uc_mcontext.gregs[REG_RIP];
-    context->uc_mcontext.gregs[REG_RSP] = reinterpret_cast<greg_t>(state.main);
-    context->uc_mcontext.gregs[REG_RIP] = reinterpret_cast<greg_t>(&emulator_resume);
-}
-
-void set_alarm(unsigned seconds) {
-    itimerval timer = {};
-    timer.it_value.tv_sec = seconds;
-    setitimer(ITIMER_VIRTUAL, &timer, nullptr);
-}
-
-void catch_faults() {
-    runner = pthread_self();
-    static std::vector<unsigned char> stack(64 * 1024);
-    stack_t alternative = {};
-    alternative.ss_sp = stack.data();
-    alternative.ss_size = stack.size();
-    sigaltstack(&alternative, nullptr);
-    struct sigaction action = {};
-    action.sa_sigaction = on_fault;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    for (int i = 0; i < 4; i++) sigaction(SIGNALS[i], &action, &before[i]);
-    set_alarm(state.launch->seconds);
-}
-
-void release_faults() {
-    set_alarm(0);
-    for (int i = 0; i < 4; i++) sigaction(SIGNALS[i], &before[i], nullptr);
-}
-
-#else
-
-void catch_faults() {}
-void release_faults() {}
-
-#endif
-
-void run_blocks(const Launch& launch) {
-    unsigned blocks = launch.size[0] * launch.size[1] * launch.size[2];
-    std::vector<unsigned> order(blocks);
-    std::iota(order.begin(), order.end(), 0u);
-    for (unsigned i = blocks; i > 1; i--) std::swap(order[i - 1], order[random_number() % i]);
-    for (unsigned index : order) {
-        run_block(index);
-        if (!state.message.empty()) return;
-    }
-    if (const void* damaged = emulator_damaged())
-        state.message = format("%s: wrote beside the allocation at %p of %zu bytes", launch.name, damaged,
-                               emulator_nbytes(damaged));
-}
-
-}  // namespace
-
-namespace emulator {
 extern "C" {
 
 Place* emulator_now;
@@ -506,36 +263,6 @@ bool emulator_is_shared(const void* address) {
 }
 
 void emulator_fail(const Site& site, const char* text) { stop_here(site_name(site) + " " + text); }
+}
 
-// Runs a grid. Null, or what went wrong, and in ``code`` the address of the instruction if it was a fault.
-const char* emulator_launch(const Launch* launch, uintptr_t* code) {
-    Held held(runtime_lock);
-    static std::string message;
-    prepare_threads();
-    Segment segment = {reinterpret_cast<uintptr_t>(launch->invoke), nullptr, 0};
-    dl_iterate_phdr(find_shared, &segment);
-    state.launch = launch;
-    state.shared = segment.start;
-    state.shared_bytes = segment.nbytes;
-    state.random = launch->seed;
-    state.message.clear();
-    state.copying = nullptr;
-    state.code = 0;
-    fill_poison(state.shared, state.shared_bytes);
-    emulator_grid.block_size = {launch->threads, 1, 1};
-    emulator_grid.size = {launch->size[0], launch->size[1], launch->size[2]};
-    // The variables may be padded to the alignment of the dynamic part.
-    size_t variables = state.shared_bytes - GUARD - launch->shared;
-    if (variables > STATIC_LIMIT + PADDING || variables + launch->shared > launch->shared_limit + PADDING)
-        state.message = format("%s: %zu bytes of shared variables and %u of dynamic shared memory; a block may have %u, "
-                               "variables %zu of them", launch->name, variables, launch->shared, launch->shared_limit,
-                               STATIC_LIMIT);
-    catch_faults();
-    if (state.message.empty()) run_blocks(*launch);
-    release_faults();
-    *code = state.code;
-    message = state.message;
-    return message.empty() ? nullptr : message.c_str();
-}
-}
 }  // namespace emulator
