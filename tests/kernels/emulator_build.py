@@ -51,7 +51,9 @@ def compiler() -> str | None:
 @cache
 def runtime() -> ctypes.CDLL:
     """The library that kernels run in."""
-    sources = [NATIVE / name for name in ("runtime.cpp", "launch.cpp", "faults.cpp", "memory.cpp", "matrix.cpp")]
+    sources = [
+        NATIVE / name for name in ("runtime.cpp", "fiber.cpp", "launch.cpp", "faults.cpp", "memory.cpp", "matrix.cpp")
+    ]
     texts = [path.read_text() for path in sorted(NATIVE.glob("*.[ch]pp"))]
     library = ctypes.CDLL(str(_built("runtime", RUNTIME, texts, [str(path) for path in sources])), ctypes.RTLD_GLOBAL)
     library.emulator_allocate.restype = ctypes.c_void_p

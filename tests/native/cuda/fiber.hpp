@@ -14,30 +14,6 @@ extern "C" void emulator_switch(Context* from, Context to);
 // Where a context goes on once the stack pointer is set.
 extern "C" void emulator_resume();
 
-asm(R"(
-.text
-.globl emulator_switch
-.globl emulator_resume
-.type emulator_switch, @function
-emulator_switch:
-    pushq %rbp
-    pushq %rbx
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    movq %rsp, (%rdi)
-    movq %rsi, %rsp
-emulator_resume:
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbx
-    popq %rbp
-    ret
-)");
-
 inline void switch_context(Context& from, Context& to) { emulator_switch(&from, to); }
 
 inline void start_context(Context& context, unsigned char* stack, size_t nbytes, void (*run)()) {
