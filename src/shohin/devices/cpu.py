@@ -68,7 +68,7 @@ class Cpu(Device):
 
     @property
     def tiers(self) -> tuple[str, ...]:
-        """``generic``, and ``avx2`` and ``avx512`` (with VNNI) where the processor has them."""
+        """``generic``; ``avx2`` and ``avx512`` (with VNNI), or ``neon`` (with dot products), where the processor has them."""
         return tuple(_core.tiers())
 
     def accepts(self, fmt: BlockFormat) -> str:

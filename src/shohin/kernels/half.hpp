@@ -43,6 +43,21 @@ inline void from_halves(const std::uint16_t *h, float *out, std::int64_t n) {
     for (; i < n; ++i) out[i] = from_half(h[i]);
 }
 
+#elif SHOHIN_TIER_NEON
+
+inline float32x4_t widen_halves(uint16x4_t h) { return vcvt_f32_f16(vreinterpret_f16_u16(h)); }
+
+inline float from_half(std::uint16_t h) { return vgetq_lane_f32(widen_halves(vdup_n_u16(h)), 0); }
+inline std::uint16_t to_half(float x) {
+    return vget_lane_u16(vreinterpret_u16_f16(vcvt_f16_f32(vdupq_n_f32(x))), 0);
+}
+
+inline void from_halves(const std::uint16_t *h, float *out, std::int64_t n) {
+    std::int64_t i = 0;
+    for (; i + 4 <= n; i += 4) vst1q_f32(out + i, widen_halves(vld1_u16(h + i)));
+    for (; i < n; ++i) out[i] = from_half(h[i]);
+}
+
 #else
 
 inline float from_half(std::uint16_t h) { return from_half_bits(h); }

@@ -13,6 +13,8 @@
 
 #if SHOHIN_TIER_AVX2
 #include <immintrin.h>
+#elif SHOHIN_TIER_NEON
+#include <arm_neon.h>
 #endif
 
 static_assert(std::endian::native == std::endian::little, "block formats are read as little-endian words");
@@ -41,6 +43,23 @@ inline F8 operator*(F8 a, F8 b) { return {_mm256_mul_ps(a.v, b.v)}; }
 inline F8 floats(const std::int32_t *p) {
     return {_mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)))};
 }
+
+#elif SHOHIN_TIER_NEON
+
+struct F8 {
+    float32x4_t low, high;
+};
+
+inline F8 zeros() { return {vdupq_n_f32(0.0f), vdupq_n_f32(0.0f)}; }
+inline F8 all(float x) { return {vdupq_n_f32(x), vdupq_n_f32(x)}; }
+inline F8 load(const float *p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
+inline void store(float *p, F8 a) {
+    vst1q_f32(p, a.low);
+    vst1q_f32(p + 4, a.high);
+}
+inline F8 operator+(F8 a, F8 b) { return {vaddq_f32(a.low, b.low), vaddq_f32(a.high, b.high)}; }
+inline F8 operator*(F8 a, F8 b) { return {vmulq_f32(a.low, b.low), vmulq_f32(a.high, b.high)}; }
+inline F8 floats(const std::int32_t *p) { return {vcvtq_f32_s32(vld1q_s32(p)), vcvtq_f32_s32(vld1q_s32(p + 4))}; }
 
 #else
 

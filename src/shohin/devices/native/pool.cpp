@@ -24,6 +24,12 @@
 #define SHOHIN_SSE 0
 #endif
 
+#if defined(__aarch64__) && defined(__GNUC__)
+#define SHOHIN_FPCR 1
+#else
+#define SHOHIN_FPCR 0
+#endif
+
 namespace shohin {
 
 namespace {
@@ -57,15 +63,27 @@ public:
 #if SHOHIN_SSE
     FloatMode() : before_(_mm_getcsr()) { _mm_setcsr(0x1F80); }
     ~FloatMode() { _mm_setcsr(before_); }
-
-private:
-    unsigned before_;
+#elif SHOHIN_FPCR
+    FloatMode() {
+        __asm__ volatile("mrs %0, fpcr" : "=r"(before_));
+        set(0);
+    }
+    ~FloatMode() { set(before_); }
 #else
     FloatMode() {}
     ~FloatMode() {}
 #endif
     FloatMode(const FloatMode &) = delete;
     FloatMode &operator=(const FloatMode &) = delete;
+
+private:
+#if SHOHIN_SSE
+    unsigned before_;
+#elif SHOHIN_FPCR
+    static void set(std::uint64_t mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode)); }
+
+    std::uint64_t before_ = 0;
+#endif
 };
 
 // Signals are the main thread's business: started threads inherit an empty set.

@@ -7,6 +7,14 @@
 #include <cpuid.h>
 #endif
 
+#if SHOHIN_HAS_NEON
+#if defined(__APPLE__)
+#include <sys/sysctl.h>
+#elif defined(__linux__)
+#include <sys/auxv.h>
+#endif
+#endif
+
 #define SHOHIN_DECLARE(op) extern const Kernel op##_kernel;
 #define SHOHIN_ENTRY(op) &op##_kernel,
 
@@ -26,6 +34,9 @@ SHOHIN_TABLE(avx2)
 #endif
 #if SHOHIN_HAS_AVX512
 SHOHIN_TABLE(avx512)
+#endif
+#if SHOHIN_HAS_NEON
+SHOHIN_TABLE(neon)
 #endif
 
 namespace shohin {
@@ -64,6 +75,24 @@ const Tier kAvx512 = {"avx512", has_avx512, avx512::kKernels, count(avx512::kKer
                       avx512::kFormatCount};
 #endif
 
+#if SHOHIN_HAS_NEON
+// NEON itself every such processor has; dot products of bytes came with Armv8.2, as an option.
+bool has_neon() {
+#if defined(__APPLE__)
+    int found = 0;
+    std::size_t size = sizeof found;
+    return sysctlbyname("hw.optional.arm.FEAT_DotProd", &found, &size, nullptr, 0) == 0 && found != 0;
+#elif defined(__linux__)
+    constexpr unsigned long kDotProducts = 1ul << 20;  // HWCAP_ASIMDDP, which older headers lack
+    return (getauxval(AT_HWCAP) & kDotProducts) != 0;
+#else
+    return false;
+#endif
+}
+
+const Tier kNeon = {"neon", has_neon, neon::kKernels, count(neon::kKernels), neon::kFormats, neon::kFormatCount};
+#endif
+
 }  // namespace
 
 const Kernel *Tier::kernel(const char *wanted) const {
@@ -85,6 +114,9 @@ std::vector<const Tier *> tiers() {
 #endif
 #if SHOHIN_HAS_AVX512
     if (kAvx512.runs_here()) found.push_back(&kAvx512);
+#endif
+#if SHOHIN_HAS_NEON
+    if (kNeon.runs_here()) found.push_back(&kNeon);
 #endif
     return found;
 }

@@ -76,6 +76,24 @@ inline F16 load16(const std::int8_t *p) {
 // a > b ? a : b in each lane.
 inline F16 higher(F16 a, F16 b) { return {{_mm256_max_ps(a.low.v, b.low.v)}, {_mm256_max_ps(a.high.v, b.high.v)}}; }
 
+#elif SHOHIN_TIER_NEON
+
+inline F8 load_halves(const std::uint16_t *p) { return {widen_halves(vld1_u16(p)), widen_halves(vld1_u16(p + 4))}; }
+inline F8 code_floats(int16x8_t codes) {
+    return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(codes))), vcvtq_f32_s32(vmovl_high_s16(codes))};
+}
+inline F16 load16(const std::uint16_t *p) { return {load_halves(p), load_halves(p + 8)}; }
+inline F16 load16(const std::int8_t *p) {
+    const int8x16_t codes = vld1q_s8(p);
+    return {code_floats(vmovl_s8(vget_low_s8(codes))), code_floats(vmovl_high_s8(codes))};
+}
+// a > b ? a : b in each lane, so that b is what comes of a not-a-number.
+inline float32x4_t higher(float32x4_t a, float32x4_t b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+inline F16 higher(F16 a, F16 b) {
+    return {{higher(a.low.low, b.low.low), higher(a.low.high, b.low.high)},
+            {higher(a.high.low, b.high.low), higher(a.high.high, b.high.high)}};
+}
+
 #else
 
 template <class T>
@@ -118,6 +136,16 @@ inline void put_sums(const F16 (&a)[4], float *to) {
     const __m128 low = _mm256_castps256_ps128(sums), high = _mm256_extractf128_ps(sums, 1);
     // low: a[0], -, a[2], -; high: a[1], -, a[3], -.
     _mm_storeu_ps(to, _mm_unpacklo_ps(_mm_shuffle_ps(low, low, 0x08), _mm_shuffle_ps(high, high, 0x08)));
+}
+#elif SHOHIN_TIER_NEON
+// [a0 + a4 + a2 + a6, a1 + a5 + a3 + a7] of a and of b.
+inline float32x4_t pairs_of(F8 a, F8 b) {
+    const float64x2_t x = vreinterpretq_f64_f32(vaddq_f32(a.low, a.high));
+    const float64x2_t y = vreinterpretq_f64_f32(vaddq_f32(b.low, b.high));
+    return vaddq_f32(vreinterpretq_f32_f64(vtrn1q_f64(x, y)), vreinterpretq_f32_f64(vtrn2q_f64(x, y)));
+}
+inline void put_sums(const F16 (&a)[4], float *to) {
+    vst1q_f32(to, vpaddq_f32(pairs_of(fold(a[0]), fold(a[1])), pairs_of(fold(a[2]), fold(a[3]))));
 }
 #else
 inline void put_sums(const F16 (&a)[4], float *to) {

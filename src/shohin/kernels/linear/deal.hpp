@@ -56,6 +56,42 @@ inline void deal_halves(const std::uint8_t *const *rows, float *out) {
     _mm256_storeu_ps(out, _mm256_cvtph_ps(halves));
 }
 
+#elif SHOHIN_TIER_NEON
+
+// out[8 s + r] = word s of rows[r], four rows of four words.
+inline void turn_four(const uint32x4_t (&rows)[4], std::uint32_t *out) {
+    const uint32x4_t even01 = vtrn1q_u32(rows[0], rows[1]), odd01 = vtrn2q_u32(rows[0], rows[1]);
+    const uint32x4_t even23 = vtrn1q_u32(rows[2], rows[3]), odd23 = vtrn2q_u32(rows[2], rows[3]);
+    const auto put = [&](int s, uint64x2_t words) { vst1q_u32(out + 8 * s, vreinterpretq_u32_u64(words)); };
+    put(0, vtrn1q_u64(vreinterpretq_u64_u32(even01), vreinterpretq_u64_u32(even23)));
+    put(1, vtrn1q_u64(vreinterpretq_u64_u32(odd01), vreinterpretq_u64_u32(odd23)));
+    put(2, vtrn2q_u64(vreinterpretq_u64_u32(even01), vreinterpretq_u64_u32(even23)));
+    put(3, vtrn2q_u64(vreinterpretq_u64_u32(odd01), vreinterpretq_u64_u32(odd23)));
+}
+
+// out[s][r] = rows[r][s] for eight s at once; stride in words.
+inline void deal_eight(const std::uint32_t *rows, std::int64_t stride, std::uint32_t *out) {
+    for (int r = 0; r < 8; r += 4)
+        for (int s = 0; s < 8; s += 4) {
+            const std::uint32_t *from = rows + r * stride + s;
+            turn_four({vld1q_u32(from), vld1q_u32(from + stride), vld1q_u32(from + 2 * stride), vld1q_u32(from + 3 * stride)},
+                      out + 8 * s + r);
+        }
+}
+
+// words[j][r] = word j of the 16 bytes at rows[r], which lie at any address.
+inline void deal_words(const std::uint8_t *const *rows, std::uint32_t (*words)[8]) {
+    const auto row = [&](int r) { return vreinterpretq_u32_u8(vld1q_u8(rows[r])); };
+    for (int r = 0; r < 8; r += 4) turn_four({row(r), row(r + 1), row(r + 2), row(r + 3)}, words[0] + r);
+}
+
+// The f16 at each of eight addresses.
+inline void deal_halves(const std::uint8_t *const *rows, float *out) {
+    std::uint16_t h[8];
+    for (int r = 0; r < 8; ++r) std::memcpy(&h[r], rows[r], 2);
+    from_halves(h, out, 8);
+}
+
 #else
 
 inline void deal_words(const std::uint8_t *const *rows, std::uint32_t (*words)[8]) {

@@ -45,6 +45,34 @@ inline void group_sums(const std::uint8_t *codes, int steps, const std::int8_t *
     }
 }
 
+#elif SHOHIN_TIER_NEON
+
+struct I8 {
+    int32x4_t low, high;
+};
+
+inline F8 to_floats(I8 a) { return {vcvtq_f32_s32(a.low), vcvtq_f32_s32(a.high)}; }
+inline I8 minus(I8 a, std::int32_t b) {
+    return {vsubq_s32(a.low, vdupq_n_s32(b)), vsubq_s32(a.high, vdupq_n_s32(b))};
+}
+
+// Unsigned codes are below 128 in every format, so they are signed bytes too.
+template <int Widen, int M>
+inline void group_sums(const std::uint8_t *codes, int steps, const std::int8_t *q, std::int64_t stride, I8 (&sums)[M]) {
+    const auto *signed_codes = reinterpret_cast<const std::int8_t *>(codes);
+    for (int m = 0; m < M; ++m) sums[m].low = sums[m].high = vdupq_n_s32(0);
+    for (int s = 0; s < steps; ++s) {
+        const int8x16_t low = vld1q_s8(signed_codes + 32 * s), high = vld1q_s8(signed_codes + 32 * s + 16);
+        for (int m = 0; m < M; ++m) {
+            std::int32_t word;
+            std::memcpy(&word, q + m * stride + 4 * s, sizeof word);
+            const int8x16_t a = vreinterpretq_s8_s32(vdupq_n_s32(word));
+            sums[m].low = vdotq_s32(sums[m].low, low, a);
+            sums[m].high = vdotq_s32(sums[m].high, high, a);
+        }
+    }
+}
+
 #else
 
 struct I8 {

@@ -7,6 +7,7 @@
 #include "kernels/linear/tile_avx2.hpp"
 #include "kernels/linear/tile_avx512.hpp"
 #include "kernels/linear/tile_generic.hpp"
+#include "kernels/linear/tile_neon.hpp"
 
 namespace shohin::SHOHIN_TIER {
 

@@ -1,7 +1,7 @@
 // Tiers without kernels for tiles read rows as they lie in the file.
 #pragma once
 
-#if !SHOHIN_TIER_AVX2
+#if !SHOHIN_TIER_AVX2 && !SHOHIN_TIER_NEON
 
 #include "kernels/linear/tile_codes.hpp"
 
