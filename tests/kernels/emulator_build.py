@@ -51,11 +51,13 @@ def compiler() -> str | None:
 @cache
 def runtime() -> ctypes.CDLL:
     """The library that kernels run in."""
-    sources = [
-        NATIVE / name for name in ("runtime.cpp", "fiber.cpp", "launch.cpp", "faults.cpp", "memory.cpp", "matrix.cpp")
-    ]
     texts = [path.read_text() for path in sorted(NATIVE.glob("*.[ch]pp"))]
-    library = ctypes.CDLL(str(_built("runtime", RUNTIME, texts, [str(path) for path in sources])), ctypes.RTLD_GLOBAL)
+    sources = [str(path) for path in sorted(NATIVE.glob("*.cpp"))]
+    try:
+        built = _built("runtime", RUNTIME, texts, sources)
+    except subprocess.CalledProcessError as error:
+        raise KernelBuild(f"the emulator in {NATIVE} does not build:\n{error.stderr}") from None
+    library = ctypes.CDLL(str(built), ctypes.RTLD_GLOBAL)
     library.emulator_allocate.restype = ctypes.c_void_p
     library.emulator_allocate.argtypes = [ctypes.c_size_t]
     library.emulator_free.argtypes = [ctypes.c_void_p]
