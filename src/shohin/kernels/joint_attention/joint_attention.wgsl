@@ -1,19 +1,9 @@
 // Non-causal attention: a workgroup takes SLOTS tokens of one head through all chunks of keys in order.
 //
-// q, k, v: [HEADS * TOKENS, WIDTH]; out: [TOKENS, HEADS * WIDTH]. An odd WIDTH is read as if a zero followed.
+// q, k, v: [HEADS * TOKENS, WIDTH]; out: [TOKENS, HEADS * WIDTH].
 
-fn key_pair(row: u32, j: u32) -> vec2<f32> {
-    let at = row * WIDTH + 2u * j;
-    if 2u * j + 1u < WIDTH { return vec2(keys[at], keys[at + 1u]); }
-    return vec2(keys[at], 0.0f);
-}
-
-fn value_pair(row: u32, j: u32) -> vec2<f32> {
-    let at = row * WIDTH + 2u * j;
-    if 2u * j + 1u < WIDTH { return vec2(values[at], values[at + 1u]); }
-    return vec2(values[at], 0.0f);
-}
-
+fn key_span(row: u32, b: u32) -> array<vec2<f32>, SPAN> { return stored_key(row, b); }
+fn value_span(row: u32, b: u32) -> array<vec2<f32>, SPAN> { return stored_value(row, b); }
 fn key_scale(row: u32) -> f32 { return 1.0f; }
 fn value_scale(row: u32) -> f32 { return 1.0f; }
 

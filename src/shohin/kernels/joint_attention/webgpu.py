@@ -8,7 +8,7 @@ import numpy as np
 
 from shohin.devices import Buffer, Call
 from shohin.devices.webgpu.dispatch import Binding, Dispatch, Target
-from shohin.kernels.attend.webgpu import SOFTMAX
+from shohin.kernels.attend.webgpu import READ_WIDE, SOFTMAX
 from shohin.kernels.joint_attention.op import JointAttention
 
 # Tokens of a workgroup up to a head_dim of 128, and above: their queries and scores fit into 16 KiB.
@@ -29,11 +29,14 @@ def dispatches(call: Call, target: Target) -> list[Dispatch]:
         "SCALED": False,
         "FACTOR": float(1 / np.sqrt(np.float32(op.dim))),
     }
+    wide = op.dim % 8 == 0
+    number = "array<vec4<f32>>" if wide else "array<f32>"
     bindings = (
         Binding("queries", queries, "array<f32>"),
-        Binding("keys", keys, "array<f32>"),
-        Binding("values", values, "array<f32>"),
+        Binding("keys", keys, number),
+        Binding("values", values, number),
         Binding("out", out, "array<f32>", write=True),
     )
-    sources = (*SOFTMAX, "kernels/joint_attention/joint_attention.wgsl")
+    read = READ_WIDE if wide else "kernels/joint_attention/read_narrow.wgsl"
+    sources = (*SOFTMAX, read, "kernels/joint_attention/joint_attention.wgsl")
     return [Dispatch(sources, "joint_attention", constants, bindings, (-(-op.tokens // slots), op.heads, 1))]

@@ -13,13 +13,16 @@ from shohin.errors import KernelBuild
 from shohin.kernels.attend.op import PAIRINGS, Attend
 from shohin.kernels.attend.softmax import CHUNK
 
-__all__ = ["SOFTMAX", "dispatches"]
+__all__ = ["READ_WIDE", "SOFTMAX", "dispatches"]
 
 FOLDER = "kernels/attend/webgpu"
 # What joint attention shares.
 SOFTMAX = (f"{FOLDER}/merging.wgsl", f"{FOLDER}/chunk.wgsl")
+READ_WIDE = f"{FOLDER}/read_f32_wide.wgsl"
 # Query heads of a workgroup: their queries and scores fit into 16 KiB of workgroup memory at a head_dim of 256.
 SLOTS = 4
+# Bytes of workgroup memory that wide loads need above a head_dim of 128; WebGPU promises 16 KiB.
+WIDE_SHARED = 20 << 10
 # Threads of the kernels that store and join.
 FEW = 64
 
@@ -61,6 +64,11 @@ class Plan:
         return min(self.group, SLOTS)
 
     @property
+    def wide(self) -> bool:
+        """Whether four pairs of a head are loaded at a time, which takes 20 KiB of workgroup memory at most."""
+        return self.op.heads.dim % 8 == 0 and (self.op.heads.dim <= 128 or self.target.limits.shared >= WIDE_SHARED)
+
+    @property
     def chunks(self) -> int:
         """Chunks of the longest context."""
         return -(-cast(Buffer, self.operands[3]).shape[0] // CHUNK)
@@ -90,19 +98,20 @@ class Plan:
         return Binding(name, cast(Argument, self.operands[index]), "array<f32>", write)
 
     def cache(self, *, write: bool = False) -> tuple[Binding, ...]:
-        """Keys and values, and their scales where they have any. Words that rows may share are written atomically.
-
-        float16 is always written in words: how a device rounds to its own is not laid down.
-        """
-        word = {
-            "f32": "f32",
-            "f16": "vec2<f16>" if self.target.f16 and not write else "u32",
-            "int8": "atomic<u32>" if write else "u32",
-        }[self.kind]
+        """Keys and values, and their scales where they have any. Words that rows may share are written atomically."""
+        if write:
+            word = {"f32": "f32", "f16": "u32", "int8": "atomic<u32>"}[self.kind]
+        elif self.wide:
+            word = {"f32": "vec4<f32>", "f16": "vec4<u32>", "int8": "vec2<u32>"}[self.kind]
+        else:
+            word = "f32" if self.kind == "f32" else "u32"
+        scale = "atomic<u32>" if write else "u32"
+        types = (word, word, scale, scale)
         names = ("keys", "values", "key_scales", "value_scales")[: 4 if self.kind == "int8" else 2]
         held = self.operands[4:8]
         return tuple(
-            Binding(name, cast(Argument, o), f"array<{word}>", write) for name, o in zip(names, held, strict=False)
+            Binding(name, cast(Argument, o), f"array<{kind}>", write)
+            for name, o, kind in zip(names, held, types, strict=False)
         )
 
     def norm(self, name: str, index: int) -> tuple[Binding, ...]:
@@ -112,10 +121,10 @@ class Plan:
     def parts(self, *names: str) -> tuple[str, ...]:
         """Files of this folder; names that end in _ are completed by the cache's kind or by whether there are norms."""
         norm = "norm" if self.normed else "plain"
-        native = "_native" if self.target.f16 else "_packed"
-        read = self.kind + native if self.kind == "f16" else self.kind
+        read = f"{self.kind}_{'wide' if self.wide else 'narrow'}"
         ends = {"round_": self.kind, "read_": read, "write_": self.kind, "key_": norm, "query_": norm}
-        return tuple(f"{FOLDER}/{name}{ends.get(name, '')}.wgsl" for name in names)
+        scales = ("scales_int8",) if "read_" in names and self.kind == "int8" else ()
+        return tuple(f"{FOLDER}/{name}{ends.get(name, '')}.wgsl" for name in (*names, *scales))
 
 
 def dispatches(call: Call, target: Target) -> list[Dispatch]:

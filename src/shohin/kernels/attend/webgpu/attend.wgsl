@@ -2,8 +2,8 @@
 //
 // Constants beside those of its parts: GROUP query heads a KV head, SHARES = ceil(GROUP / SLOTS) workgroups a KV head.
 
-fn key_pair(row: u32, j: u32) -> vec2<f32> { return stored_key(row, j); }
-fn value_pair(row: u32, j: u32) -> vec2<f32> { return stored_value(row, j); }
+fn key_span(row: u32, b: u32) -> array<vec2<f32>, SPAN> { return stored_key(row, b); }
+fn value_span(row: u32, b: u32) -> array<vec2<f32>, SPAN> { return stored_value(row, b); }
 fn key_scale(row: u32) -> f32 { return stored_key_scale(row); }
 fn value_scale(row: u32) -> f32 { return stored_value_scale(row); }
 

@@ -9,14 +9,24 @@
 const OWN = 0xffffffffu;
 var<private> own_scales: vec2<f32>;
 
-fn key_pair(row: u32, j: u32) -> vec2<f32> {
-    if row == OWN { return vec2(own[2u * j], own[2u * j + 1u]); }
-    return stored_key(row, j);
+// SPAN pairs of the row's own key or value, which begins at `first`.
+fn own_span(first: u32, b: u32) -> array<vec2<f32>, SPAN> {
+    var pairs: array<vec2<f32>, SPAN>;
+    for (var p = 0u; p < SPAN; p++) {
+        let at = first + 2u * (b * SPAN + p);
+        pairs[p] = vec2(own[at], own[at + 1u]);
+    }
+    return pairs;
 }
 
-fn value_pair(row: u32, j: u32) -> vec2<f32> {
-    if row == OWN { return vec2(own[DIM + 2u * j], own[DIM + 2u * j + 1u]); }
-    return stored_value(row, j);
+fn key_span(row: u32, b: u32) -> array<vec2<f32>, SPAN> {
+    if row == OWN { return own_span(0u, b); }
+    return stored_key(row, b);
+}
+
+fn value_span(row: u32, b: u32) -> array<vec2<f32>, SPAN> {
+    if row == OWN { return own_span(DIM, b); }
+    return stored_value(row, b);
 }
 
 fn key_scale(row: u32) -> f32 {
