@@ -373,7 +373,7 @@ MUTANTS = {
     ),
     "groups added backwards": ("gemm.cu", "products[parity][g][warp", "products[parity][STAGE_GROUPS - 1 - g][warp"),
     "low bits twice": ("gemm.cu", "(low >> 1 & 0x55555555u)", "(low & 0x55555555u)"),
-    "another group's scale": ("gemm.cu", "* STAGE_GROUPS + pair * 2 + half) % 4", "* STAGE_GROUPS + half) % 4"),
+    "another group's scale": ("gemm.cu", "* STAGE_GROUPS + pair * 2 + half) & 3", "* STAGE_GROUPS + half) & 3"),
     "rows past the live ones": ("gemm.cu", " || token >= live) continue", ") continue"),
     "rows past the last weight": ("gemm.cu", "nt >= NT || row >= part.rows", "nt >= NT"),
     "a stage read too early": ("gemm.cu", "copy_async_wait<STAGES - 2>()", "copy_async_wait<STAGES - 1>()"),

@@ -188,7 +188,7 @@ __device__ __forceinline__ void multiply(Shared& shared, Sums& sums, int slot, i
 #pragma unroll
         for (int h = 0; h < OWN_HALVES; h++) {
             int half = OWN_GROUPS > 1 ? h : share % 2;
-            int group = (index * STAGE_GROUPS + pair * 2 + half) % 4;
+            int group = (index * STAGE_GROUPS + pair * 2 + half) & 3;
             float d[MT][2];
 #pragma unroll
             for (int mt = 0; mt < MT; mt++) {
