@@ -1,101 +1,176 @@
-"""One or two rows: a block a multiprocessor streams its share of the weights through binary matrix units."""
+"""A few rows: a block a multiprocessor quantises the input and streams its share of the weights past it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shohin.devices.cuda.launch import STEP, Argument, Launch, Plane, Target
 from shohin.devices.cuda.packing import LAYOUTS, TileShape
 from shohin.kernels.linear.cuda import Linear
 
-__all__ = ["DECODE_ROWS", "decode_launches"]
+__all__ = ["DECODE_ROWS", "MOST_ROWS", "decode_launches", "takes"]
 
-# Rows that the kernel takes. Every block quantises them all, so more are better quantised once, by a kernel of its own.
-DECODE_ROWS = 2
+# Rows that the kernel is chosen for, and those that it can take. Every block quantises them all, so beyond a few it pays to
+# quantise them once, in a launch of its own.
+DECODE_ROWS, MOST_ROWS = 4, 8
+# Rows up to which 1-bit matrix units, which take rows one by one, need less than int8 ones, which unpack the weights.
+BINARY_ROWS = 2
 # Weights that a launch reads side by side.
 PARTS = 3
-# Shared memory that lets the next kernel's block be there, too, and fetch its weights while this one computes.
-SHARED = 108 * 1024
+# Shared memory that a block costs beside its own.
+BLOCK_SHARED = 1024
+# Units a warp between barriers: as many as hide one, and the least that rounds are cut down to for the sake of slots.
+ROUND_UNITS, LEAST_UNITS = 4, 2
 EPILOGUES = {"store": 0, "add": 1, "swiglu": 2}
 
 
 @dataclass(frozen=True)
-class _Shape:
-    """How the work is dealt: tiles a block and a round, units in flight a warp, threads."""
+class Work:
+    """What a launch multiplies. tiles of 16 rows, ``paired`` where two of them make an output; chunks of 512 columns;
+    planes: bits a weight; rows: capacity; binary: on 1-bit matrix units.
+    """
 
+    tiles: int
+    paired: bool
+    chunks: int
+    planes: int
+    rows: int
+    binary: bool
+
+    @classmethod
+    def of(cls, linear: Linear, target: Target) -> Work:
+        """The work of up to three weights of one format."""
+        planes = LAYOUTS[linear.weights[0].format.name][1]
+        shapes = [TileShape(*w.shape, planes) for w in linear.weights]
+        rows = target.wanted if linear.gather else target.rows
+        binary = target.tier == "binary" and rows <= BINARY_ROWS
+        tiles = sum(shape.tiles for shape in shapes)
+        return cls(tiles, linear.epilogue == "swiglu", shapes[0].chunks, planes, rows, binary)
+
+    @property
+    def step(self) -> int:
+        """Tiles that stay together."""
+        return 2 if self.paired else 1
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: 16 for each group of 128 to quantise, as far as that goes."""
+        return 512 if self.chunks * self.rows > 4 else 256
+
+    @property
+    def unit_bytes(self) -> int:
+        """Shared memory that holds one unit of every warp."""
+        return self.threads * (32 * self.planes + 4)
+
+    @property
+    def input_bytes(self) -> int:
+        """Shared memory of the quantised rows, as ``struct Input`` has it."""
+        return self.rows * (self.chunks * (512 + 64) + (0 if self.binary else 16))
+
+
+@dataclass(frozen=True)
+class Deal:
+    """How work is dealt: tiles a block and a round, units in flight a warp."""
+
+    work: Work
     block_tiles: int
     round_tiles: int
     slots: int
-    threads: int
-    shared: int
+
+    @property
+    def shared(self) -> int:
+        """Bytes of dynamic shared memory, as ``struct Shared`` has it."""
+        return self.slots * self.work.unit_bytes + self.work.input_bytes + self.product_bytes
+
+    @property
+    def product_bytes(self) -> int:
+        """Two rounds of products, or the only one."""
+        buffers = 2 if self.block_tiles > self.round_tiles else 1
+        return buffers * self.work.rows * 16 * (self.round_tiles * self.work.chunks * 16 + 1)
+
+    @property
+    def whole(self) -> int:
+        """Slots with which all of a block's weights are in flight at once."""
+        return -(-self.block_tiles * self.work.chunks // (self.work.threads // 32))
+
+
+def takes(linear: Linear, target: Target) -> bool:
+    """Whether this kernel is the one for a projection: few rows, and they fit into a block's shared memory."""
+    work = Work.of(linear, target)
+    return work.rows <= DECODE_ROWS and _deal(work, target) is not None
 
 
 def decode_launches(linear: Linear, target: Target) -> list[Launch]:
-    """One launch for up to three weights of one tile layout."""
+    """One launch for up to three weights of one tile layout, at most MOST_ROWS rows."""
     if len(linear.weights) > PARTS:
         first, rest = linear.split(PARTS)
         return [*decode_launches(first, target), *decode_launches(rest, target)]
-    planes = LAYOUTS[linear.weights[0].format.name][1]
-    k = linear.weights[0].shape[1]
-    tiles = [TileShape(*w.shape, planes).tiles for w in linear.weights]
-    rows = target.wanted if linear.gather else target.rows
-    shape = _deal(sum(tiles), 2 if linear.epilogue == "swiglu" else 1, k, planes, rows, target)
+    work = Work.of(linear, target)
+    deal = _deal(work, target)
+    if deal is None or work.rows > MOST_ROWS:
+        raise AssertionError(f"decode_launches was asked for {work}, which decode.takes refuses")
+    norm: Argument = Plane(linear.norm, "data") if linear.norm is not None else linear.x
+    arguments: list[Argument] = [STEP, linear.x, norm, linear.out]
+    for weight in (*linear.weights, *(linear.weights[0],) * (PARTS - len(linear.weights))):
+        arguments += [Plane(weight, "bits"), Plane(weight, "scales")]
+    grid = (-(-work.tiles // deal.block_tiles), 1, 1)
+    source = "linear/cuda/decode.cu"
+    return [Launch(source, "decode", _constants(linear, deal), grid, work.threads, tuple(arguments), deal.shared)]
+
+
+def _constants(linear: Linear, deal: Deal) -> dict[str, int | float | str]:
+    """The macros of decode.cu."""
+    work = deal.work
     constants: dict[str, int | float | str] = {
-        "K": k,
-        "PLANES": planes,
-        "PARTS": 1 if linear.epilogue == "swiglu" else len(tiles),
+        "K": linear.weights[0].shape[1],
+        "PLANES": work.planes,
+        "PARTS": 1 if work.paired else len(linear.weights),
         "EPILOGUE": EPILOGUES[linear.epilogue],
         "NORM": int(linear.norm is not None),
         "EPS": float(linear.eps),
         "GATHER": int(linear.gather),
         "WIDTH": linear.width,
-        "LIVE": rows,
-        "THREADS": shape.threads,
-        "SLOTS": shape.slots,
-        "ROUND": shape.round_tiles,
-        "BLOCK_TILES": shape.block_tiles,
+        "CAPACITY": work.rows,
+        "BINARY": int(work.binary),
+        "THREADS": work.threads,
+        "MIN_BLOCKS": 1024 // work.threads,
+        "SLOTS": deal.slots,
+        "ROUND": deal.round_tiles,
+        "BLOCK_TILES": deal.block_tiles,
     }
     column = linear.column
     for i in range(PARTS):
-        there = i < len(tiles)
-        constants |= {f"TILES_{i}": tiles[i] if there else 0, f"N_{i}": linear.weights[i].shape[0] if there else 0}
-        constants[f"COLUMN_{i}"] = column
-        column += linear.weights[i].shape[0] if there else 0
-    norm: Argument = Plane(linear.norm, "data") if linear.norm is not None else linear.x
-    arguments: list[Argument] = [STEP, linear.x, norm, linear.out]
-    for i in range(PARTS):
-        weight = linear.weights[min(i, len(tiles) - 1)]
-        arguments += [Plane(weight, "bits"), Plane(weight, "scales")]
-    blocks = -(-sum(tiles) // shape.block_tiles)
-    return [
-        Launch(
-            "linear/cuda/decode.cu",
-            "decode",
-            constants,
-            (blocks, 1, 1),
-            shape.threads,
-            tuple(arguments),
-            shape.shared,
-        )
-    ]
+        n = linear.weights[i].shape[0] if i < len(linear.weights) else 0
+        constants |= {f"TILES_{i}": TileShape(n, 1, 1).tiles, f"N_{i}": n, f"COLUMN_{i}": column}
+        column += n
+    return constants
 
 
-def _deal(tiles: int, step: int, k: int, planes: int, rows: int, target: Target) -> _Shape:
-    """Whole tiles a block, as even as they go over the multiprocessors; pairs of them (``step`` 2) stay together."""
-    chunks = -(-k // 512)
-    threads = 512 if k > 2048 else 256
-    warps = threads // 32
-    block = -(-(-(-tiles // step)) // target.multiprocessors) * step
-    # About four units a warp between barriers: enough to hide one behind the other.
-    round_tiles = max(step, min(block, 4 * warps // chunks // step * step))
-    while True:
-        per_round = 2 * rows * 16 * round_tiles * 4 * (chunks | 1) * 4
-        fixed = rows * chunks * (512 + 48) + per_round
-        slot = warps * 32 * (32 * planes + 4)
-        needed = -(-block * chunks // warps)
-        slots = min(needed, (SHARED - fixed) // slot)
-        if slots >= min(needed, 2) or round_tiles == step:
-            break
-        round_tiles -= step
-    slots = max(slots, 1)
-    return _Shape(block, round_tiles, slots, threads, fixed + slots * slot)
+def _deal(work: Work, target: Target) -> Deal | None:
+    """Whole tiles a block, as even as they go over the multiprocessors; then as many units in flight as fit.
+
+    A block that leaves half of the shared memory free lets the next kernel's block start fetching beside it; only where
+    the rows alone need more does it get all. None where even that is too little.
+    """
+    block = -(-(work.tiles // work.step) // target.multiprocessors) * work.step
+    half = (target.shared_limit + BLOCK_SHARED) // 2 - BLOCK_SHARED
+    for room in (half, target.shared_limit):
+        found = max(_deals(work, block, room), key=lambda d: min(d.slots, d.whole), default=None)
+        if found is not None:
+            return found
+    return None
+
+
+def _deals(work: Work, block: int, room: int) -> Iterator[Deal]:
+    """Rounds from the largest on, each with the slots that fit beside it."""
+    warps = work.threads // 32
+    at_once = max(work.step, ROUND_UNITS * warps // work.chunks // work.step * work.step)
+    count = -(-block // at_once)
+    most = -(-block // count // work.step) * work.step
+    least = max(work.step, LEAST_UNITS * warps // work.chunks // work.step * work.step)
+    for tiles in range(most, min(most, least) - 1, -work.step):
+        bare = Deal(work, block, tiles, 0)
+        slots = min(bare.whole, (room - bare.shared) // work.unit_bytes)
+        if slots >= min(bare.whole, 2):
+            yield Deal(work, block, tiles, slots)

@@ -14,22 +14,36 @@ struct GroupStatistics {
     float squares;
 };
 
-// Over the 16 lanes that share a group. As integers the bits of |x| order like numbers, and NaN above everything.
-__device__ __forceinline__ GroupStatistics group_statistics(const float (&x)[8], const float (&v)[8]) {
-    GroupStatistics s = {0, 0.0f};
+// Over the 16 lanes that share a group, for COUNT groups whose exchanges run beside each other. As integers the bits of
+// |x| order like numbers, and NaN above everything.
+template <int COUNT>
+__device__ __forceinline__ void group_statistics(GroupStatistics (&s)[COUNT], const float (&x)[COUNT][8],
+                                                 const float (&v)[COUNT][8]) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        unsigned size = __float_as_uint(v[i]) & 0x7fffffffu;
-        s.peak = s.peak > size ? s.peak : size;
-        s.squares = fmaf(x[i], x[i], s.squares);
+    for (int n = 0; n < COUNT; n++) {
+        s[n] = {0, 0.0f};
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            unsigned size = __float_as_uint(v[n][i]) & 0x7fffffffu;
+            s[n].peak = s[n].peak > size ? s[n].peak : size;
+            s[n].squares = fmaf(x[n][i], x[n][i], s[n].squares);
+        }
     }
 #pragma unroll
     for (int step = 1; step < 16; step *= 2) {
-        unsigned other = __shfl_xor_sync(WHOLE_WARP, s.peak, step);
-        s.peak = s.peak > other ? s.peak : other;
-        s.squares = __fadd_rn(s.squares, __shfl_xor_sync(WHOLE_WARP, s.squares, step));
+#pragma unroll
+        for (int n = 0; n < COUNT; n++) {
+            unsigned other = __shfl_xor_sync(WHOLE_WARP, s[n].peak, step);
+            s[n].peak = s[n].peak > other ? s[n].peak : other;
+            s[n].squares = __fadd_rn(s[n].squares, __shfl_xor_sync(WHOLE_WARP, s[n].squares, step));
+        }
     }
-    return s;
+}
+
+__device__ __forceinline__ GroupStatistics group_statistics(const float (&x)[8], const float (&v)[8]) {
+    GroupStatistics s[1];
+    group_statistics<1>(s, reinterpret_cast<const float(&)[1][8]>(x), reinterpret_cast<const float(&)[1][8]>(v));
+    return s[0];
 }
 
 // Eight codes round-half-even(v * (127 / peak)) as the bytes of two words, first code lowest.
@@ -48,12 +62,23 @@ __device__ __forceinline__ uint2 group_codes(const float (&v)[8], unsigned peak)
     return make_uint2(words[0], words[1]);
 }
 
-// Sum of a group's 128 codes, in every one of its 16 lanes.
-__device__ __forceinline__ int group_sum(uint2 codes) {
-    int sum = __dp4a((int)codes.x, 0x01010101, __dp4a((int)codes.y, 0x01010101, 0));
+// Sums of the 128 codes of COUNT groups, in every one of a group's 16 lanes.
+template <int COUNT>
+__device__ __forceinline__ void group_sums(int (&sums)[COUNT], const uint2 (&codes)[COUNT]) {
 #pragma unroll
-    for (int step = 1; step < 16; step *= 2) sum += __shfl_xor_sync(WHOLE_WARP, sum, step);
-    return sum;
+    for (int n = 0; n < COUNT; n++)
+        sums[n] = __dp4a((int)codes[n].x, 0x01010101, __dp4a((int)codes[n].y, 0x01010101, 0));
+#pragma unroll
+    for (int step = 1; step < 16; step *= 2)
+#pragma unroll
+        for (int n = 0; n < COUNT; n++) sums[n] += __shfl_xor_sync(WHOLE_WARP, sums[n], step);
+}
+
+__device__ __forceinline__ int group_sum(uint2 codes) {
+    const uint2 one[1] = {codes};
+    int sum[1];
+    group_sums<1>(sum, one);
+    return sum[0];
 }
 
 // What the codes are multiplied by: factor * peak / 127; 0 for a silent group, NaN where a value was not finite.

@@ -1,0 +1,113 @@
+// Integer sums of one unit, 16 rows of weights x 512 columns, for the decode kernel. What comes out is a word for each row
+// and group of 128: the sum plus BIAS in the low half, the weights' scale as float16 in the high half. The word of row r and
+// group g of the chunk is number 4 r + g of the unit.
+#pragma once
+
+#include "linear/cuda/decode_input.cuh"
+#include "ptx.cuh"
+
+constexpr int VECTORS = 2 * PLANES;
+// The bits of high and low plane, as they count.
+constexpr unsigned TWICE = PLANES == 1 ? 2 : 1;
+
+struct Unit {
+    // As tiles.cuh has them: pairs of groups of the high plane, then of the low one.
+    uint4 bits[VECTORS];
+    // float16 scales of group lane % 4 for rows lane / 4 and lane / 4 + 8.
+    unsigned scales;
+};
+
+__device__ __forceinline__ unsigned word_of(const uint4& pair, int group, int half) {
+    return group % 2 ? (half ? pair.w : pair.z) : (half ? pair.y : pair.x);
+}
+
+// Sums for rows lane / 4 (low half) and lane / 4 + 8 (high half) of group lane % 4; bits is the lane's word of the bit planes
+// of four groups, offset that of group lane % 4.
+__device__ __forceinline__ unsigned binary_sums(const Unit& unit, uint4 bits, unsigned offset) {
+    int lane = threadIdx.x % 32;
+    // Lane l's two planes weigh 4^(l % 4) and twice that; the last plane is the sign.
+    int second = lane % 4 == 3 ? -2 : 2, weight = 1 << (2 * (lane % 4));
+    unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
+    int both[4];
+#pragma unroll
+    for (int g = 0; g < 4; g++) {
+        int c[4] = {0, 0, 0, 0};
+        mma_b1(c, word_of(unit.bits[g / 2], g, 0), word_of(unit.bits[g / 2], g, 1), words[g]);
+        if (PLANES == 2) {
+            const uint4& low = unit.bits[VECTORS / 2 + g / 2];
+            int d[4] = {0, 0, 0, 0};
+            mma_b1(d, word_of(low, g, 0), word_of(low, g, 1), words[g]);
+#pragma unroll
+            for (int i = 0; i < 4; i++) c[i] = 2 * c[i] + d[i];
+        }
+        // Two rows in one word, as a plain integer: row l / 4 plus 65,536 times row l / 4 + 8.
+        both[g] = ((c[0] + second * c[1]) + (c[2] + second * c[3]) * 65536) * weight;
+    }
+    // Each lane keeps one of the four groups and gives the others away.
+    bool upper = lane & 2, odd = lane & 1;
+    int keep0 = upper ? both[2] : both[0], keep1 = upper ? both[3] : both[1];
+    keep0 += __shfl_xor_sync(WHOLE_WARP, upper ? both[0] : both[2], 2);
+    keep1 += __shfl_xor_sync(WHOLE_WARP, upper ? both[1] : both[3], 2);
+    int keep = odd ? keep1 : keep0;
+    keep += __shfl_xor_sync(WHOLE_WARP, odd ? keep0 : keep1, 1);
+    return TWICE * (unsigned)keep + offset;
+}
+
+__device__ __forceinline__ void put_binary(unsigned* words, unsigned sums, unsigned scales) {
+    int lane = threadIdx.x % 32;
+    words[lane] = __byte_perm(sums, scales, 0x5410);
+    words[lane + 32] = __byte_perm(sums, scales, 0x7632);
+}
+
+// Codes i of the bytes b: 32 q + i + 8 b.
+__device__ __forceinline__ unsigned unpacked(unsigned high, unsigned low, int i) {
+    unsigned bits = high >> i & 0x01010101u;
+    return PLANES == 1 ? bits : 2 * bits | (low >> i & 0x01010101u);
+}
+
+// All rows of the input at once: column m of the product is row m. words: those of row 0, ``stride`` before those of row 1.
+__device__ __forceinline__ void int8_sums(const Unit& unit, const Input& input, int chunk, unsigned* words, int stride) {
+    int lane = threadIdx.x % 32, row = lane / 4, q = lane % 4;
+    unsigned made[4][4];
+#pragma unroll
+    for (int g = 0; g < 4; g++) {
+        uint4 b[2] = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
+        if (row < CAPACITY) {
+            const uint4* codes = &((const uint4*)input.codes[row < CAPACITY ? row : 0])[(chunk * 4 + g) * 8 + 2 * q];
+            b[0] = codes[0], b[1] = codes[1];
+        }
+        unsigned columns[8] = {b[0].x, b[0].y, b[0].z, b[0].w, b[1].x, b[1].y, b[1].z, b[1].w};
+        unsigned high[2] = {word_of(unit.bits[g / 2], g, 0), word_of(unit.bits[g / 2], g, 1)}, low[2] = {0, 0};
+        if (PLANES == 2)
+#pragma unroll
+            for (int half = 0; half < 2; half++) low[half] = word_of(unit.bits[VECTORS / 2 + g / 2], g, half);
+        int c[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            unsigned a[4], column[2] = {columns[2 * s], columns[2 * s + 1]};
+#pragma unroll
+            for (int i = 0; i < 4; i++) a[i] = unpacked(high[i % 2], low[i % 2], 2 * s + i / 2);
+            mma_s8(c, a, column);
+        }
+        unsigned scales = __shfl_sync(WHOLE_WARP, unit.scales, lane / 4 * 4 + g);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int m = 2 * q + i % 2;
+            unsigned offset = m < CAPACITY ? input.offsets[m < CAPACITY ? m : 0][chunk * 4 + g] : 0;
+            made[i][g] = __byte_perm(TWICE * (unsigned)c[i] + offset, scales, i < 2 ? 0x5410 : 0x7610);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int m = 2 * q + i % 2;
+        if (m < CAPACITY)
+            *(uint4*)(words + m * stride + (row + i / 2 * 8) * 4) = make_uint4(made[i][0], made[i][1], made[i][2], made[i][3]);
+    }
+}
+
+// The product of one word: (float) sum * (scale of the weights * scale of the input).
+__device__ __forceinline__ float product_of(unsigned word, float scale) {
+    // 2^23 + (sum + BIAS) as a float's bits.
+    float sum = __fadd_rn(__uint_as_float(__byte_perm(word, 0x4b00u, 0x5410)), -(8388608.0f + (float)BIAS));
+    return __fmul_rn(sum, __fmul_rn(half_to_float((unsigned short)(word >> 16)), scale));
+}

@@ -1,0 +1,374 @@
+"""The CUDA kernel for a few rows: bit for bit ``host``, on both kinds of matrix units, which mutants of it are not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import emulator_build
+import numpy as np
+import packing
+import pytest
+from emulated import REAL, emulated_cuda, real_gpu
+from numpy.typing import NDArray
+
+from shohin import devices
+from shohin.devices import Buffer, Device, Recorder, Step, Weight
+from shohin.devices.cuda import Cuda
+from shohin.devices.cuda.compiler import PACKAGE, Compiler, architecture
+from shohin.devices.cuda.driver import Source, macros_of
+from shohin.devices.cuda.launch import Target
+from shohin.errors import DeviceFailed
+from shohin.formats.tensor import Tensor
+from shohin.kernels.linear.cuda import Linear, decode
+from shohin.kernels.linear_add import linear_add
+from shohin.kernels.norm_linear import norm_linear
+from shohin.kernels.norm_swiglu import FeedForward, norm_swiglu
+
+FORMATS = ("Q1_0", "PQ2_0")
+# Kinds of matrix units, and rows up to which binary ones are taken.
+UNITS = ("binary", "int8")
+EPS = 1e-5
+POISON = np.float32(-7.0e33)
+Floats = NDArray[np.float32]
+
+
+def tensor(rng: np.random.Generator, fmt: str, n: int, k: int) -> Tensor:
+    """Random weights in which every code occurs, with scales of different rows and groups apart."""
+    values = rng.standard_normal((n, k)) * np.exp(rng.standard_normal((n, k // 128))).repeat(128, axis=1) * 0.2
+    made = packing.tensor("w", fmt, values)
+    if fmt in packing.CODE_BYTES:
+        bits = made.data.reshape(-1, made.format.block_bytes)[:, packing.CODE_BYTES[fmt]]
+        bits[:] = rng.integers(0, 256, bits.shape, np.uint8)
+    return made
+
+
+def rows_of(rng: np.random.Generator, m: int, k: int) -> Floats:
+    """Rows whose groups differ in size by orders of magnitude; one group is all zeros, one too small for a scale."""
+    x = rng.standard_normal((m, k)) * np.exp(2 * rng.standard_normal((m, k // 128))).repeat(128, axis=1)
+    if k > 128:
+        x[0, :128] = 0
+        x[m - 1, k - 128 :] *= 1e-37
+    return x.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One projection. ``kind``: store (any number of weights), add or swiglu; wanted: rows to gather, None for all."""
+
+    kind: str
+    weights: tuple[Tensor, ...]
+    norm: Floats | None = None
+    wanted: tuple[int, ...] | None = None
+
+    def play(self, device: Device, x: Floats, live: int, old: Floats | None = None) -> Floats:
+        """What a tape of one call leaves of an output that is poisoned, or ``old``."""
+        weights = [device.pack(Tensor(w.name, w.shape, w.format, w.data.copy())) for w in self.weights]
+        norm = None if self.norm is None else packing.vector(device, "norm", self.norm)
+        n = sum(w.shape[0] for w in self.weights) if self.kind == "store" else self.weights[0].shape[0]
+        capacity = len(x) if self.wanted is None else len(self.wanted)
+        step = Step.rows_only(live)
+        if self.wanted is not None:
+            step = Step.of(np.zeros(len(x), int), wanted=np.array(self.wanted[:live]))
+        source, out = device.buffer("x", x.shape), device.buffer("out", (capacity, n))
+        device.write(source, x)
+        device.write(out, np.full(out.shape, POISON) if old is None else old)
+        tape = device.recorder("test", len(x), capacity if self.wanted is not None else None)
+        self._record(tape, source, norm, weights, out)
+        tape.output("out", out, "all")
+        found: Floats = tape.finish().play(step, ("out",))["out"]
+        return found
+
+    def _record(self, tape: Recorder, x: Buffer, norm: Weight | None, weights: Sequence[Weight], out: Buffer) -> None:
+        if self.kind == "add":
+            linear_add(tape, x, weights[0], out, activations="int8")
+        elif self.kind == "swiglu":
+            assert norm is not None
+            ffn = FeedForward(norm, weights[0], weights[1], weights[0])
+            norm_swiglu(tape, x, ffn, out, eps=EPS, activations="int8")
+        else:
+            gather = self.wanted is not None
+            norm_linear(tape, x, norm, weights, out, eps=EPS, activations="int8", gather=gather)
+
+
+@pytest.fixture
+def host() -> Device:
+    return devices.device("host", dtype="float32")
+
+
+@pytest.fixture(params=UNITS)
+def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Device:
+    """A device that takes up to eight rows with this kernel, all on one kind of matrix units."""
+    monkeypatch.setattr(decode, "DECODE_ROWS", decode.MOST_ROWS)
+    return on_units(request.param, monkeypatch)
+
+
+def on_units(units: str, monkeypatch: pytest.MonkeyPatch) -> Device:
+    monkeypatch.setattr(decode, "BINARY_ROWS", decode.MOST_ROWS if units == "binary" else 0)
+    return Cuda(real_gpu(), "binary") if REAL else emulated_cuda(90, "binary")
+
+
+# The numbers, written once more and plainly
+
+
+def tree(values: Floats) -> Floats:
+    """Sum over the last axis by halves: neighbours, then pairs of neighbours, and so on."""
+    while values.shape[-1] > 1:
+        values = values[..., ::2] + values[..., 1::2]
+    return values[..., 0]
+
+
+def factor_of(x: Floats) -> Floats:
+    """1 / sqrt(mean(x^2) + eps), summed in the order of quantise.cuh."""
+    groups = x.shape[1] // 128
+    lanes = x.reshape(len(x), groups, 16, 8).astype(np.float64)
+    sums = np.zeros(lanes.shape[:3], np.float32)
+    for i in range(8):
+        sums = (lanes[..., i] * lanes[..., i] + sums).astype(np.float32)
+    squares = tree(sums)
+    partial = np.zeros((len(x), 32), np.float32)
+    for g in range(groups):
+        partial[:, g % 32] += squares[:, g]
+    mean = tree(partial) / np.float32(x.shape[1])
+    factor: Floats = np.float32(1) / np.sqrt(mean + np.float32(EPS))
+    return factor
+
+
+def product(made: Tensor, x: Floats, norm: Floats | None = None) -> Floats:
+    """Codes, exact sums by group, two roundings for the scales, and groups one after the other."""
+    codes = made.format.unpack(made.raw())
+    v = (x if norm is None else x * norm).reshape(len(x), -1, 128)
+    a = np.abs(v).max(axis=2)
+    quiet = a < np.float32(1.5e-36)
+    inverse = np.divide(np.float32(127), a, out=np.zeros_like(a), where=~quiet)
+    q = np.clip(np.rint(v * inverse[..., None]), -127, 127).astype(np.float64)
+    factor = np.ones(len(x), np.float32) if norm is None else factor_of(x)
+    s = np.where(quiet, np.float32(0), (factor[:, None] * a) / np.float32(127)).astype(np.float32)
+    d = codes.scale.astype(np.float32)
+    total = np.zeros((len(x), len(d)), np.float32)
+    for g in range(d.shape[1]):
+        isum = (q[:, g] @ codes.code[:, g].astype(np.float64).T).astype(np.float32)
+        total = total + isum * (d[None, :, g] * s[:, None, g])
+    return total
+
+
+SHAPES = [
+    # n, k, capacity, live rows
+    (1, 128, 1, 1),
+    (16, 512, 1, 1),
+    (37, 640, 1, 1),
+    (300, 1024, 1, 1),
+    (41, 2048, 2, 2),
+    (130, 640, 3, 2),
+    (33, 2176, 4, 4),
+    (50, 4096, 5, 5),
+    (19, 384, 8, 7),
+    (90, 1152, 8, 8),
+]
+
+
+@pytest.mark.row("M.11", "M.18", "S3.14", "S3.16")
+@pytest.mark.parametrize(("n", "k", "m", "live"), SHAPES)
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_products_are_the_host_bit_by_bit(
+    host: Device, cuda: Device, rng: np.random.Generator, fmt: str, n: int, k: int, m: int, live: int
+) -> None:
+    case, x = Case("store", (tensor(rng, fmt, n, k),)), rows_of(rng, m, k)
+    got = case.play(cuda, x, live)
+    np.testing.assert_array_equal(got[:live], case.play(host, x, live)[:live])
+    np.testing.assert_array_equal(got[:live], product(case.weights[0], x)[:live])
+    assert (got[live:] == POISON).all()
+
+
+@pytest.mark.row("S3.14")
+@pytest.mark.parametrize("m", [1, 2])
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_wide_inputs_take_several_passes(
+    host: Device, cuda: Device, rng: np.random.Generator, fmt: str, m: int
+) -> None:
+    for k in (12288, 17536):
+        case, x = Case("store", (tensor(rng, fmt, 18, k),), None), rows_of(rng, m, k)
+        np.testing.assert_array_equal(case.play(cuda, x, m), case.play(host, x, m))
+        norm = (1 + 0.3 * rng.standard_normal(k)).astype(np.float32)
+        case = Case("store", case.weights, norm)
+        np.testing.assert_array_equal(case.play(cuda, x, m), product(case.weights[0], x, norm))
+
+
+@pytest.mark.row("M.18")
+def test_nothing_overflows(host: Device, cuda: Device) -> None:
+    """The largest sums there are: every code 3 or 0, every activation 127 or -127."""
+    for byte in (255, 0):
+        made = packing.tensor("w", "PQ2_0", np.ones((16, 256)))
+        made.data.reshape(-1, made.format.block_bytes)[:, packing.CODE_BYTES["PQ2_0"]] = byte
+        for sign in (1, -1):
+            case, x = Case("store", (made,)), np.full((3, 256), sign * np.float32(3e4))
+            got = case.play(cuda, x, 3)
+            np.testing.assert_array_equal(got, case.play(host, x, 3))
+            assert (np.sign(got) == (sign if byte else -sign)).all()
+
+
+@pytest.mark.row("M.3", "S0.14")
+@pytest.mark.parametrize(("sizes", "k"), [((40, 7, 9), 2048), ((33,), 640), ((3, 40, 16, 17, 5), 384)])
+@pytest.mark.parametrize("wanted", [(0,), (5, 0, 3)])
+def test_normed_gathered_and_side_by_side(
+    cuda: Device, rng: np.random.Generator, sizes: tuple[int, ...], k: int, wanted: tuple[int, ...]
+) -> None:
+    m = 1 if len(wanted) == 1 else 6
+    norm = (1 + 0.3 * rng.standard_normal(k)).astype(np.float32)
+    x = rows_of(rng, m, k) * np.float32(1e-2)
+    case = Case("store", tuple(tensor(rng, "PQ2_0", n, k) for n in sizes), norm, wanted)
+    live = max(1, len(wanted) - 1)
+    got = case.play(cuda, x, live)
+    want = np.concatenate([product(w, x, norm) for w in case.weights], axis=1)
+    np.testing.assert_array_equal(got[:live], want[list(wanted[:live])])
+    assert (got[live:] == POISON).all()
+
+
+@pytest.mark.row("M.3")
+def test_the_norm_is_that_of_the_host(host: Device, cuda: Device, rng: np.random.Generator) -> None:
+    """Only the sum of squares is added in another order: a few last bits of one factor."""
+    k = 768
+    norm = (1 + 0.3 * rng.standard_normal(k)).astype(np.float32)
+    case, x = Case("store", (tensor(rng, "Q1_0", 21, k),), norm), rows_of(rng, 3, k)
+    want, got = (case.play(device, x, 3).astype(np.float64) for device in (host, cuda))
+    scales = case.weights[0].format.unpack(case.weights[0].raw()).scale.astype(np.float64)
+    n = x / np.sqrt((x.astype(np.float64) ** 2).mean(axis=1, keepdims=True) + EPS) * norm
+    # No code is larger than the group's peak. k / 2 roundings of the factor at worst, one a group of what it scales.
+    size = np.abs(n).reshape(3, -1, 128).max(axis=2) * 128 @ np.abs(scales).T
+    bound = (k / 2 + 16) * 2.0**-24 * size
+    assert (np.abs(got - want) <= bound).all()
+    assert (np.abs(1.001 * want - want) > bound).any(), "a factor that is off by 0.1 % is seen"
+
+
+@pytest.mark.row("M.15")
+@pytest.mark.parametrize(("n", "k", "m", "live"), [(41, 2048, 1, 1), (300, 640, 2, 2), (130, 1024, 8, 6)])
+def test_residual(
+    host: Device, cuda: Device, rng: np.random.Generator, n: int, k: int, m: int, live: int
+) -> None:
+    case, x = Case("add", (tensor(rng, "Q1_0", n, k),)), rows_of(rng, m, k)
+    hidden = rng.standard_normal((m, n)).astype(np.float32)
+    got = case.play(cuda, x, live, hidden)
+    np.testing.assert_array_equal(got, case.play(host, x, live, hidden))
+    np.testing.assert_array_equal(got[:live], hidden[:live] + product(case.weights[0], x)[:live])
+
+
+@pytest.mark.row("M.14")
+@pytest.mark.parametrize(("n", "k", "m", "live"), [(21, 2048, 1, 1), (200, 640, 1, 1), (70, 1024, 2, 2), (90, 384, 8, 7)])
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_swiglu(cuda: Device, rng: np.random.Generator, fmt: str, n: int, k: int, m: int, live: int) -> None:
+    # Small enough that exp stays in float32.
+    norm = (0.03 + 0.01 * rng.standard_normal(k)).astype(np.float32)
+    case, x = Case("swiglu", (tensor(rng, fmt, n, k), tensor(rng, fmt, n, k)), norm), rows_of(rng, m, k)
+    got = case.play(cuda, x, live)
+    assert (got[live:] == POISON).all()
+    g, u = (product(w, x[:live], norm).astype(np.float64) for w in case.weights)
+    silu = g / (1 + np.exp(-g))
+    # exp within 2 ulp, and three more roundings.
+    bound = 2.0**-21 * np.abs(silu * u) + 1e-37
+    assert (np.abs(got[:live] - silu * u) <= bound).all()
+    assert (np.abs(got[:live] - u / (1 + np.exp(-u)) * g) > bound).any(), "gate and up exchanged"
+
+
+@pytest.mark.row("M.16")
+@pytest.mark.parametrize("kind", ["store", "swiglu"])
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_row_is_the_same_among_others_and_on_either_kind_of_units(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, fmt: str, kind: str
+) -> None:
+    monkeypatch.setattr(decode, "DECODE_ROWS", decode.MOST_ROWS)
+    k = 1408
+    norm = (0.3 + 0.1 * rng.standard_normal(k)).astype(np.float32)
+    case, x = Case(kind, (tensor(rng, fmt, 35, k), tensor(rng, fmt, 35, k)), norm), rows_of(rng, 8, k)
+    x *= np.float32(1e-2)
+    found = []
+    for units in UNITS:
+        device = on_units(units, monkeypatch)
+        for some in (x[3:4], x[2:4], x[:4], x):
+            at = int(np.flatnonzero((some == x[3]).all(axis=1))[0])
+            found.append(case.play(device, some, len(some))[at])
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
+def test_devices_without_binary_units_have_the_same_bits(cuda: Device, rng: np.random.Generator) -> None:
+    """Also with less than half of an H200's shared memory."""
+    case, x = Case("add", (tensor(rng, "PQ2_0", 70, 4096),)), rows_of(rng, 3, 4096)
+    hidden = rng.standard_normal((3, 70)).astype(np.float32)
+    want = case.play(cuda, x, 3, hidden)
+    for arch in (80, 120):
+        np.testing.assert_array_equal(case.play(emulated_cuda(arch, "int8"), x, 3, hidden), want)
+
+
+@pytest.mark.row("H.20")
+def test_broken_values_stay_in_their_row(cuda: Device, rng: np.random.Generator) -> None:
+    norm = np.ones(512, np.float32)
+    for kind, used in (("store", norm), ("add", None), ("swiglu", norm)):
+        case = Case(kind, (tensor(rng, "Q1_0", 18, 512),) * (2 if kind == "swiglu" else 1), used)
+        x, old = rows_of(rng, 3, 512), np.zeros((3, 18), np.float32)
+        whole = case.play(cuda, x, 3, old)
+        for bad in (np.nan, np.inf, -np.inf):
+            broken = x.copy()
+            broken[1, 300] = bad
+            got = case.play(cuda, broken, 3, old)
+            assert not np.isfinite(got[1]).any()
+            np.testing.assert_array_equal(got[[0, 2]], whole[[0, 2]])
+
+
+def test_no_live_rows(cuda: Device, rng: np.random.Generator) -> None:
+    case, x = Case("store", (tensor(rng, "Q1_0", 100, 640),), np.ones(640, np.float32)), rows_of(rng, 2, 640)
+    assert (case.play(cuda, x, 0) == POISON).all()
+
+
+MUTANTS = {
+    "the sign plane counts as any other": ("decode_dot.cuh", "lane % 4 == 3 ? -2 : 2", "2"),
+    "a plane's weight": ("decode_dot.cuh", "weight = 1 << (2 * (lane % 4))", "weight = 1 << (lane % 4)"),
+    "low bits count twice": ("decode_dot.cuh", "c[i] = 2 * c[i] + d[i]", "c[i] = c[i] + 2 * d[i]"),
+    "halves exchanged": ("decode_dot.cuh", "words[lane + 32] = __byte_perm(sums", "words[lane ^ 36] = __byte_perm(sums"),
+    "an unpacked bit": ("decode_dot.cuh", "2 * s + i / 2", "2 * s + i % 2"),
+    "another group's scale": ("decode_dot.cuh", "lane / 4 * 4 + g)", "lane / 4 * 4)"),
+    "scales associated otherwise": (
+        "decode_dot.cuh",
+        "__fmul_rn(sum, __fmul_rn(half_to_float((unsigned short)(word >> 16)), scale))",
+        "__fmul_rn(__fmul_rn(sum, half_to_float((unsigned short)(word >> 16))), scale)",
+    ),
+    "no correction": ("decode_input.cuh", "BIAS * 0x10001u - (unsigned)sums[i] * 0x10001u", "BIAS * 0x10001u"),
+    "planes transposed halfway": ("decode_input.cuh", "t = (x ^ (x >> 28))", "t = 0 & (x ^ (x >> 28))"),
+    "groups added backwards": ("decode.cu", "products[c * 16]", "products[(CHUNKS - 1 - c) * 16]"),
+    "units read too early": ("decode.cu", "copy_async_wait<SLOTS - 1>()", "copy_async_wait<SLOTS>()"),
+    "rows past the last weight": ("decode.cu", "return row < n ? column + row : -1", "return column + row"),
+    "rows past the live ones": ("decode.cu", "i < live * ROUND_ROWS", "i < CAPACITY * ROUND_ROWS"),
+    "one buffer for all rounds": ("decode.cu", "BLOCK_TILES > ROUND ? 2 : 1", "1"),
+}
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the kernels for the emulator, to be changed."""
+    folder = tmp_path / "kernels" / "linear" / "cuda"
+    shutil.copytree(PACKAGE / "kernels" / "linear" / "cuda", folder)
+    shutil.copytree(PACKAGE / "devices" / "cuda", tmp_path / "devices" / "cuda")
+    monkeypatch.setattr(emulator_build, "PACKAGE", tmp_path)
+    return folder
+
+
+@pytest.mark.skipif(REAL, reason="mutants are compiled for the emulator only")
+@pytest.mark.parametrize("name", ["", *MUTANTS])
+def test_mutants_are_caught(
+    host: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, sources: Path, name: str
+) -> None:
+    if name:
+        file, old, new = MUTANTS[name]
+        text = (sources / file).read_text()
+        assert text.count(old) == 1, f"{name}: the line is no longer there"
+        (sources / file).write_text(text.replace(old, new))
+    monkeypatch.setattr(decode, "DECODE_ROWS", decode.MOST_ROWS)
+    case, x = Case("store", (tensor(rng, "PQ2_0", 490, 1152),)), rows_of(rng, 3, 1152)
+    want, caught = case.play(host, x, 2), False
+    for units in UNITS:
+        try:
+            caught |= not np.array_equal(case.play(on_units(units, monkeypatch), x, 2), want)
+        except DeviceFailed:
+            caught = True
+    assert caught == bool(name)
