@@ -11,7 +11,7 @@ fn embed(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     for (var i = t; i < BLOCKS * QUADS; i += 64u) {
         let b = i / QUADS;
         let head = head_of(0u, id - FIRST, b);
-        let four = weights_of(0u, id - FIRST, b, i % QUADS) * head.x + head.y;
+        let four = weights_of(0u, id - FIRST, b, i % QUADS, head) * factor_of_block(head);
         for (var j = 0u; j < 4u; j++) {
             let k = b * BLOCK + quad_start(i % QUADS) + j * SPREAD;
             if k < WIDTH { out[m * WIDTH + k] = four[j]; }

@@ -44,8 +44,15 @@ fn numbers(bits: u32) -> vec4<f32> {
     return vec4<f32>(unpack4xU8(bits)) * f32(FACTOR) - f32(OFFSET);
 }
 
-// Quad p of a block as whole numbers, to be multiplied by the scale.
-fn weights_of(piece: u32, n: u32, b: u32, p: u32) -> vec4<f32> {
+// Quad p of a block as numbers that are still to be multiplied by factor_of_block.
+fn weights_of(piece: u32, n: u32, b: u32, p: u32, head: vec2<f32>) -> vec4<f32> {
     let word = p / STEPS;
-    return numbers(quad(codes_of(piece, n, b, word / 4u)[word % 4u], p % STEPS));
+    let whole = numbers(quad(codes_of(piece, n, b, word / 4u)[word % 4u], p % STEPS));
+    if AFFINE { return fma(whole, vec4(head.x), vec4(head.y)); }
+    return whole;
+}
+
+fn factor_of_block(head: vec2<f32>) -> f32 {
+    if AFFINE { return 1.0f; }
+    return head.x;
 }

@@ -4,7 +4,6 @@
 const BLOCK = 32u;
 const QUADS = 8u;
 const SPREAD = 1u;
-const AFFINE = false;
 
 fn quad_start(p: u32) -> u32 { return 4u * p; }
 
@@ -22,8 +21,9 @@ fn weight_at(piece: u32, i: u32) -> f32 {
 }
 
 fn head_of(piece: u32, n: u32, b: u32) -> vec2<f32> { return vec2(1.0f, 0.0f); }
+fn factor_of_block(head: vec2<f32>) -> f32 { return 1.0f; }
 
-fn weights_of(piece: u32, n: u32, b: u32, p: u32) -> vec4<f32> {
+fn weights_of(piece: u32, n: u32, b: u32, p: u32, head: vec2<f32>) -> vec4<f32> {
     var four = vec4(0.0f);
     for (var j = 0u; j < 4u; j++) {
         let k = b * BLOCK + 4u * p + j;

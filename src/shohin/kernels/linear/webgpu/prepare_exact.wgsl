@@ -1,5 +1,5 @@
 // Rows of x in float32, normed and in the order of the quads that they meet, kept for the multiplication: a workgroup a
-// row. After the quads of a row come the sums of its blocks.
+// row.
 
 @compute @workgroup_size(256)
 fn prepare(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
