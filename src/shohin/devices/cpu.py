@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,12 +16,13 @@ from shohin.devices.device import Device
 from shohin.devices.slab import Slab
 from shohin.devices.step import Step
 from shohin.devices.tape import Call
-from shohin.errors import BadRequest, BadShape, Cancelled, DeviceFailed, KernelBuild, NoDevice, OutOfMemory
+from shohin.errors import BadFile, BadRequest, BadShape, Cancelled, DeviceFailed, KernelBuild, NoDevice, OutOfMemory
 from shohin.formats.blocks import FORMATS, BlockFormat
 from shohin.formats.blocks.repack import to_pq2_0
 from shohin.formats.tensor import Tensor
 
 MAX_THREADS = 1024
+PROBE_ROWS = 33  # a tile and a row that fills none
 
 
 def physical_cores() -> int:
@@ -68,7 +70,7 @@ class Cpu(Device):
 
     @property
     def tiers(self) -> tuple[str, ...]:
-        """``generic``; ``avx2`` and ``avx512`` (with VNNI), or ``neon`` (with dot products), where the processor has them."""
+        """``generic``, then what the processor has of ``avx2`` and ``avx512`` (VNNI) or of ``neon`` (dot products)."""
         return tuple(_core.tiers())
 
     def accepts(self, fmt: BlockFormat) -> str:
@@ -91,6 +93,30 @@ class Cpu(Device):
         if not np.may_share_memory(raw, tensor.data):
             tensor.release()
         return self._track(Weight(self, tensor.name, tensor.shape, fmt, tensor.format, raw.nbytes, raw))
+
+    @property
+    def layout(self) -> str:
+        """Made of what the kernels do with a known matrix of each format, so no change of theirs can be forgotten."""
+        known = np.random.default_rng(0)
+        found = blake2b(digest_size=16)
+        for name in _core.formats():
+            if not _core.tiles(self.tier, name):
+                continue
+            rows = known.integers(0, 256, (PROBE_ROWS, 2 * FORMATS[name].block_bytes), np.uint8)
+            found.update(name.encode() + self._tile(rows, FORMATS[name]).tobytes())
+        return f"cpu {found.hexdigest()}"
+
+    def adopt(self, tensor: Tensor, packed_format: str, raw: NDArray[np.uint8]) -> Weight:
+        """The bytes are used where they lie."""
+        possible = {tensor.format.name} | ({"PQ2_0"} if tensor.format.name in REPACKED else set())
+        if packed_format not in possible.intersection(_core.formats()):
+            raise BadFile(f"tensor {tensor.name!r} of {tensor.format.name} is never packed as {packed_format!r}")
+        fmt = FORMATS[packed_format]
+        row = fmt.nbytes(tensor.columns)
+        if raw.nbytes != tensor.rows * row:
+            raise BadFile(f"tensor {tensor.name!r}: {raw.nbytes} packed bytes, {tensor.rows * row} were expected")
+        rows = raw.reshape(tensor.rows, row)
+        return self._track(Weight(self, tensor.name, tensor.shape, fmt, tensor.format, raw.nbytes, rows))
 
     def _tile(self, rows: NDArray[np.uint8], fmt: BlockFormat) -> NDArray[np.uint8]:
         packed = self._slab.take(rows.nbytes).reshape(rows.shape)

@@ -17,7 +17,7 @@ from shohin.devices.plan import plan_scratch
 from shohin.devices.pool import Pool
 from shohin.devices.step import Step
 from shohin.devices.tape import Call, Recorder, Tape
-from shohin.errors import BadShape, OutOfMemory, UnsupportedFormat
+from shohin.errors import BadFile, BadShape, OutOfMemory, UnsupportedFormat
 from shohin.formats.blocks.base import BlockFormat
 from shohin.formats.tensor import Tensor
 
@@ -58,6 +58,18 @@ class Device(ABC):
     @abstractmethod
     def pack(self, tensor: Tensor) -> Weight:
         """Repack a tensor once into this device's layout. Handles are owned by the caller: no cache, no keys."""
+
+    @property
+    def layout(self) -> str | None:
+        """A key of the byte order of packed matrices, for whoever keeps them in a file; None where nobody can."""
+        return None
+
+    def adopt(self, tensor: Tensor, packed_format: str, raw: NDArray[np.uint8]) -> Weight:
+        """The weight of bytes that ``pack`` made of the same tensor in an earlier process, for a device with a layout.
+
+        BadFile unless they have a format and a size that ``pack`` might have given them.
+        """
+        raise BadFile(f"device {self.name} keeps no packed weights; tensor {tensor.name!r} must be packed")
 
     @abstractmethod
     def compile(self, calls: Sequence[Call], rows: int, wanted: int) -> Any:

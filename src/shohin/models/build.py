@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from shohin.kernels.linear import check_activations
 from shohin.models.cache import CachePlan, KVCache, rope_table
 from shohin.models.config import DecoderConfig
 from shohin.models.decoder import Decoder, Graph
-from shohin.models.layout import check_formats, packed_bytes, streamed_bytes
+from shohin.models.layout import Slot, check_formats, packed_bytes, streamed_bytes
 from shohin.models.llama import LLAMA
 from shohin.models.model import Model
 from shohin.models.qwen3 import QWEN3
@@ -62,11 +62,13 @@ def build(
     kv: str = "f16",
     sequences: int = 1,
     progress: Callable[[Packed], None] | None = None,
+    pack: Callable[[Tensor], Weight] | None = None,
 ) -> Model:
     """Pack a file's weights for a device and give it a cache.
 
     activations: ``int8`` or ``exact``. context: positions a sequence, min(trained context, 4096) by default. kv: cache
     kind ``f16``, ``int8`` or ``f32``. sequences: how many contexts the cache holds. progress: called after each tensor.
+    pack: how a tensor becomes a weight of this device; its own ``pack`` by default.
 
     Errors, all raised before anything is packed or allocated: BadFile and UnsupportedFormat as ``configure``, and
     UnsupportedFormat for a block format that the device does not run; BadRequest names a parameter; OutOfMemory says
@@ -82,7 +84,7 @@ def build(
     check_formats(weights, decoder.slots(config), device)
     taken = packed_bytes(weights, decoder.slots(config), device)
     replace(plan, weight_bytes=taken).check_memory(device.free_memory())
-    packed = _pack(weights, decoder, config, device, progress)
+    packed = _pack(weights, decoder.slots(config), pack or device.pack, progress)
     network = decoder.network(config, packed.__getitem__)
     graph = Graph(config, network, KVCache.allocate(device, plan), rope_table(device, plan), activations)
     return Model(
@@ -96,15 +98,14 @@ def build(
 
 def _pack(
     weights: Weights,
-    decoder: Decoder,
-    config: DecoderConfig,
-    device: Device,
+    slots: Iterable[Slot],
+    pack: Callable[[Tensor], Weight],
     progress: Callable[[Packed], None] | None,
 ) -> dict[str, Weight]:
-    tensors = [weights.tensors[slot.name] for slot in decoder.slots(config)]
+    tensors = [weights.tensors[slot.name] for slot in slots]
     total, done, packed = sum(t.data.nbytes for t in tensors), 0, {}
     for tensor in tensors:
-        packed[tensor.name] = device.pack(_plain(tensor) if len(tensor.shape) == 1 else tensor)
+        packed[tensor.name] = pack(_plain(tensor) if len(tensor.shape) == 1 else tensor)
         done += tensor.data.nbytes
         if progress is not None:
             progress(Packed(tensor.name, len(packed), len(tensors), done, total))

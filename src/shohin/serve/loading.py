@@ -15,6 +15,7 @@ from shohin.formats.text import tokenizer_from_metadata
 from shohin.models import Model, Packed, build
 from shohin.serve.defaults import LoadedTokenizer, file_defaults
 from shohin.serve.named_device import named_device
+from shohin.serve.packed_folder import cache_for
 
 __all__ = ["Progress", "load", "open_model", "shipped_model"]
 
@@ -48,6 +49,7 @@ def load(  # noqa: PLR0913 - the flat keywords that users of mlx-lm and llama-cp
     offline: bool | None = None,
     dialect: str | None = None,
     progress: Progress | None = None,
+    packed_cache: bool | None = None,
 ) -> tuple[Model, LoadedTokenizer]:
     """Open a model, pack it for a device, and make its tokenizer.
 
@@ -56,6 +58,8 @@ def load(  # noqa: PLR0913 - the flat keywords that users of mlx-lm and llama-cp
     min(trained, 4096) by default. kv: cache type ``f16``, ``int8`` or ``f32``. sequences: how many contexts the cache
     holds, for answers and sessions that live at the same time. offline: never use the network; None asks
     HF_HUB_OFFLINE. progress(what, done, total): bytes packed so far.
+    packed_cache: map the packed weights that an earlier process left, and leave them for the next one; None asks
+    SHOHIN_PACKED_CACHE.
 
     Errors as ``open_model``, ``shohin.device`` and ``shohin.build``, and those of the file's tokenizer.
     """
@@ -70,7 +74,19 @@ def load(  # noqa: PLR0913 - the flat keywords that users of mlx-lm and llama-cp
         if progress is not None:
             progress("pack", state.bytes, state.of_bytes)
 
-    built = build(weights, where, activations=activations, context=context, kv=kv, sequences=sequences, progress=packed)
+    kept = cache_for(weights, where, packed_cache)
+    built = build(
+        weights,
+        where,
+        activations=activations,
+        context=context,
+        kv=kv,
+        sequences=sequences,
+        progress=packed,
+        pack=kept.pack if kept else None,
+    )
+    if kept:
+        kept.finish()
     return built, LoadedTokenizer(tokenizer, model_name(weights), sampling)
 
 

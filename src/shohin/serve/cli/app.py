@@ -90,6 +90,7 @@ def run(
     activations: opt.Activations = "int8",
     dialect: opt.Dialect = None,
     offline: opt.Offline = False,
+    packed_cache: opt.PackedCache = False,
     profile: opt.Profile = None,
     as_json: opt.Json = False,
 ) -> None:
@@ -125,6 +126,7 @@ def chat(
     activations: opt.Activations = "int8",
     dialect: opt.Dialect = None,
     offline: opt.Offline = False,
+    packed_cache: opt.PackedCache = False,
     profile: opt.Profile = None,
     as_json: opt.Json = False,
 ) -> None:
@@ -246,11 +248,35 @@ def bench(
     measure(name, Setup(synthetic, fmt, keep, seed, work), load, as_json)
 
 
+cache = typer.Typer(name="cache", help="The files that --packed-cache leaves behind.", no_args_is_help=True)
+app.add_typer(cache)
+
+
+@cache.command("ls")
+def cache_ls(as_json: opt.Json = False) -> None:
+    """List them, with the models they were packed from."""
+    from shohin.serve.cli.cache import list_kept
+
+    list_kept(as_json)
+
+
+@cache.command("rm")
+def cache_rm(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", show_default=False)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Remove all of them.")] = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Remove files by the names that ls shows."""
+    from shohin.serve.cli.cache import remove
+
+    remove(names or [], everything, as_json)
+
+
 def asked(flags: dict[str, Any]) -> Job:
     """What the flags that ``run`` and ``chat`` share ask for."""
     from shohin.serve.cli.answer import Job
 
-    where = ("device", "threads", "activations", "ctx_size", "kv", "dialect", "offline")
+    where = ("device", "threads", "activations", "ctx_size", "kv", "dialect", "offline", "packed_cache")
     return Job(
         loading=loading(*(flags[name] for name in where)),
         sampling=sampling(flags),
@@ -267,6 +293,7 @@ def loading(
     kv: str,
     dialect: str | None,
     offline: bool,
+    packed_cache: bool = False,
 ) -> dict[str, Any]:
     """The keyword arguments of ``shohin.load``."""
     if kv not in ("f16", "int8"):
@@ -279,6 +306,7 @@ def loading(
         "kv": kv,
         "dialect": dialect,
         "offline": True if offline else None,
+        "packed_cache": True if packed_cache else None,
     }
 
 

@@ -67,6 +67,13 @@ Dialect = Annotated[
     typer.Option("--dialect", help="Layout of type-42 tensors: q2_0, q2_0_g128, tq2_0_g128.", show_default=False),
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Never use the network; HF_HUB_OFFLINE=1 does the same.")]
+PackedCache = Annotated[
+    bool,
+    typer.Option(
+        "--packed-cache",
+        help="Map packed weights that an earlier start left, and leave them for the next; see shohin cache.",
+    ),
+]
 MaxTokens = Annotated[
     int | None,
     typer.Option(
