@@ -360,3 +360,25 @@ def test_bench_checks_the_context_before_it_writes(shohin: Shohin, tmp_path: Pat
     kept = tmp_path / "kept.gguf"
     done = shohin("bench", "--synthetic", "bonsai-1.7b", "--keep", kept, "-p", 32768, "-n", 2)
     assert done.status == 1 and "32768" in done.err and not kept.exists()
+
+
+def test_packed_weights_are_kept_listed_and_removed(shohin: Shohin, tmp_path: Path) -> None:
+    """With the model that comes with the package: tiny ones have no whole tile."""
+    kept_there = {"SHOHIN_PACKED_CACHE": str(tmp_path / "packed")}
+    flags = ("-p", "a", "-n", 4, "--temp", 0, "--raw", "--json")
+    wanted = shohin("run", *flags).json["ids"]
+    for _ in range(2):
+        assert shohin("run", *flags, "--packed-cache", env=kept_there).json["ids"] == wanted
+    listed = shohin("cache", "ls", "--json", env=kept_there).json
+    assert listed.keys() == {"folder", "files", "bytes"}
+    (kept,) = listed["files"]
+    assert kept.keys() == {"name", "nbytes", "source", "version", "fault"}
+    assert listed["bytes"] == kept["nbytes"] == (tmp_path / "packed" / kept["name"]).stat().st_size
+    assert kept["name"] in shohin("cache", "ls", env=kept_there).out
+    for wrong in (("rm",), ("rm", "--all", kept["name"]), ("rm", "../" + kept["name"])):
+        done = shohin("cache", *wrong, "--json", env=kept_there)
+        assert done.status == 1
+        assert done.json["error"]["param"] == "name"
+    assert shohin("cache", "rm", kept["name"], "--json", env=kept_there).json["removed"] == [kept]
+    assert shohin("cache", "ls", "--json", env=kept_there).json["files"] == []
+    assert shohin("cache", "rm", "--all", "--json", env=kept_there).json["removed"] == []

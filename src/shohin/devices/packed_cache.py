@@ -83,4 +83,4 @@ class PackedCache:
             return None
 
     def _ignore(self, error: BadFile) -> None:
-        _log.warning("a file of packed weights is ignored and will be written anew: %s", error)
+        _log.warning("%s is ignored and will be written anew: %s", self.path, error)
