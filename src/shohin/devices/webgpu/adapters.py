@@ -9,7 +9,7 @@ from typing import Any
 
 from shohin.errors import NoDevice
 
-__all__ = ["Adapter", "adapters", "choose", "library"]
+__all__ = ["Adapter", "all_adapters", "choose", "library"]
 
 # The order in which adapters are offered: what computes fastest first.
 KINDS = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
@@ -55,7 +55,7 @@ def library() -> ModuleType:
         raise NoDevice(f"device webgpu: the package wgpu does not load here ({error})") from None
 
 
-def adapters() -> list[Adapter]:
+def all_adapters() -> list[Adapter]:
     """All adapters of Vulkan, Metal and D3D12, fastest kind first; NoDevice where wgpu is not installed."""
     wgpu = library()
     _without_opengl()
@@ -78,7 +78,7 @@ def choose(which: str = "") -> Adapter:
 
     NoDevice lists what there is, or says what to install where there is nothing.
     """
-    found = adapters()
+    found = all_adapters()
     if not found:
         raise NoDevice(
             "device webgpu: no adapter was found; install a GPU driver with Vulkan (Linux: also libvulkan1; "

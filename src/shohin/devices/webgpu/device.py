@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any, ClassVar
 
@@ -12,9 +12,10 @@ from numpy.typing import DTypeLike, NDArray
 from shohin.devices.buffer import Buffer, Weight
 from shohin.devices.device import Device
 from shohin.devices.step import Step
-from shohin.devices.tape import Call
+from shohin.devices.tape import Call, Tape
 from shohin.devices.webgpu.adapters import Adapter
 from shohin.devices.webgpu.dispatch import Target
+from shohin.devices.webgpu.follower import Follower
 from shohin.devices.webgpu.gpu import Gpu, Memory
 from shohin.devices.webgpu.packing import DENSE, HEADS, TERNARY, blocks_of, pack
 from shohin.devices.webgpu.program import Program
@@ -60,6 +61,11 @@ class WebGpu(Device):
         if fmt.name in TERNARY:
             return "repacked"
         return "native" if fmt.name in HEADS or fmt.name in DENSE else "refused"
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Steps follow each other on the GPU."""
+        return True
 
     # Memory
 
@@ -173,3 +179,12 @@ class WebGpu(Device):
     def run(self, program: Any, first: int, last: int, step: Step) -> None:
         """One command buffer, complete on return."""
         program.run(first, last, step)
+
+    def follow(
+        self, tape: Tape, program: Any, step: Step, count: int, stops: Sequence[int]
+    ) -> Iterator[tuple[int, int]]:
+        """Steps that feed on each other's picks, a few in flight ahead of the host."""
+        ids, status = (tape.outputs[name][0] for name in ("ids", "status"))
+        with self.lock:
+            tail = program.tail(ids, status)
+        return Follower(program, tail, step, count, frozenset(stops)).run()

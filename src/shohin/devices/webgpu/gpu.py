@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shohin.devices.webgpu.adapters import Adapter, library
 from shohin.devices.webgpu.dispatch import Limits
-from shohin.devices.webgpu.encoding import Bound, encoder_of
+from shohin.devices.webgpu.encoding import Bound, Copy, encoder_of, queue_of
 from shohin.devices.webgpu.shader import Shader
 from shohin.errors import DeviceFailed, KernelBuild, OutOfMemory
 
@@ -21,6 +21,8 @@ __all__ = ["Gpu", "Memory", "Pipeline"]
 BINDINGS = 16
 # Bytes in flight to the GPU at a time while weights are uploaded.
 PIECE = 32 << 20
+# Bytes that come back from the GPU at a time.
+STAGING = 4 << 20
 
 Memory = Any  # a GPUBuffer: it has ``size`` and frees itself
 Pipeline = Any  # a GPUComputePipeline with its layout
@@ -66,10 +68,9 @@ class Gpu:
         self._layouts: dict[tuple[bool, ...], Any] = {}
         self._pipelines: dict[Shader, Pipeline] = {}
         self._encode = encoder_of(self._device)
-        # The documented ``on_submitted_work_done_sync`` of wgpu 0.32 fails on its own callback's type. Reading from a
-        # buffer waits as well, a little longer.
-        self._poll = getattr(self._device, "_poll_wait", None)
-        self._marker = self.allocate(4, "a marker")
+        self._queue = queue_of(self._device)
+        self._marker = self.allocate(16, "a marker")
+        self._staging = self.readable(STAGING)
 
     # Memory
 
@@ -95,11 +96,34 @@ class Gpu:
             for start in range(0, len(raw), PIECE):
                 self._device.queue.write_buffer(memory, offset + start, raw[start : start + PIECE])
 
+    def readable(self, nbytes: int) -> Memory:
+        """A buffer that the host reads from after a copy into it."""
+        flags = self._wgpu.BufferUsage
+        with self.errors(f"{nbytes} bytes for reading back"):
+            return self._device.create_buffer(size=nbytes, usage=flags.COPY_DST | flags.MAP_READ)
+
     def download(self, memory: Memory, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """Bytes from a multiple of 4, once everything submitted is done."""
+        values = np.empty(-(-nbytes // 4) * 4, np.uint8)
+        for start in range(0, len(values), STAGING):
+            piece = values[start : start + STAGING]
+            number = self.submit((), Copy(memory, offset + start, self._staging, len(piece)))
+            self.take(self._staging, piece, number, self.ask(self._staging, len(piece)))
+        return values[:nbytes]
+
+    def ask(self, staging: Memory, nbytes: int) -> Any:
+        """Ask for a buffer's bytes as soon as the GPU has written them; ``take`` waits for what this returns."""
         with self.errors("a download"):
-            view = self._device.queue.read_buffer(memory, offset, -(-nbytes // 4) * 4)
-            return np.frombuffer(view, np.uint8)[:nbytes]
+            return staging.map_async("READ_NOSYNC", 0, -(-nbytes // 8) * 8)
+
+    def take(self, staging: Memory, into: NDArray[np.uint8], number: Any, asked: Any) -> None:
+        """Wait for submission ``number``, which wrote a readable buffer that was asked for, and copy its bytes."""
+        with self.errors("a download"):
+            if self._queue is not None:
+                self._queue.wait(number)
+            asked.sync_wait()
+            into[:] = np.frombuffer(staging.read_mapped(0, -(-into.nbytes // 8) * 8, copy=False), np.uint8)[: len(into)]
+            staging.unmap()
 
     # Pipelines
 
@@ -144,18 +168,22 @@ class Gpu:
 
     # Submissions
 
-    def submit(self, bound: Sequence[Bound]) -> None:
-        """One command buffer with one compute pass, submitted; returns without waiting."""
+    def submit(self, bound: Sequence[Bound], copy: Copy | None = None) -> Any:
+        """One command buffer with one compute pass, and a copy after it, submitted; its number, without waiting."""
         with self.errors("a submission"):
-            self._device.queue.submit([self._encode(bound)])
+            buffer = self._encode(bound, copy)
+            if self._queue is not None:
+                return self._queue.submit(buffer)
+            self._device.queue.submit([buffer])
+            return None
 
     def wait(self) -> None:
         """Return when everything submitted is done."""
         with self.errors("a submission"):
-            if self._poll is not None:
-                self._poll()
+            if self._queue is not None:
+                self._queue.wait(None)
             else:
-                self._device.queue.read_buffer(self._marker)
+                self.download(self._marker, 0, 16)
 
     def lose(self) -> None:
         """Give the device up, as if it had been lost; for tests and for closing."""

@@ -14,6 +14,7 @@ from shohin.devices.step import Step
 from shohin.devices.tape import Call
 from shohin.devices.webgpu.dispatch import Argument, Dispatch, Part, Scratch
 from shohin.devices.webgpu.encoding import Bound
+from shohin.devices.webgpu.follower import Follower, Tail
 from shohin.devices.webgpu.gpu import Memory
 from shohin.devices.webgpu.shader import assemble
 
@@ -31,7 +32,7 @@ class Program:
     """rows, wanted: capacities. Bind groups are made at the first play, and again when the step table has grown."""
 
     def __init__(self, device: WebGpu, calls: Sequence[Call], rows: int, wanted: int) -> None:
-        self._device, self.rows, self.wanted = device, rows, wanted
+        self.device, self.rows, self.wanted = device, rows, wanted
         target = device.target(rows, wanted)
         self._plans: list[list[Dispatch]] = []
         for call in calls:
@@ -42,6 +43,9 @@ class Program:
         self._scratch = device.workspace(target.sizes)
         self._step = self._step_memory(PAGES)
         self._bound: list[list[Bound]] = []
+        self._tail: Tail | None = None
+        self._followed: list[Bound] = []
+        self.follower: Follower | None = None
 
     @property
     def dispatches(self) -> list[int]:
@@ -49,14 +53,33 @@ class Program:
         return [len(plan) for plan in self._plans]
 
     def _step_memory(self, pages: int) -> Memory:
-        return self._device.memory(4 * (HEADER + 3 * self.rows + self.wanted + pages), "the step table")
+        return self.device.memory(4 * (HEADER + 3 * self.rows + self.wanted + pages), "the step table")
 
     def run(self, first: int, last: int, step: Step) -> None:
         """One submission of the calls ``first`` to ``last - 1``, complete on return."""
-        gpu = self._device.gpu
+        gpu = self.device.gpu
+        self.release()
         self.upload(step)
         gpu.submit(self.bound(first, last))
         gpu.wait()
+
+    def release(self) -> None:
+        """Let a run that is ahead of its host take what is in flight, before somebody else uses the step table."""
+        if self.follower is not None:
+            self.follower.drain()
+            self.follower = None
+
+    def tail(self, ids: Buffer, status: Buffer) -> Tail:
+        """What this tape needs to run ahead."""
+        if self._tail is None:
+            self._tail = Tail(self, ids, status)
+        return self._tail
+
+    def followed(self, tail: Tail) -> list[Bound]:
+        """All dispatches, and the one that makes the next step."""
+        if not self._followed:
+            self._followed = [*self.bound(0, len(self._plans)), tail.bound()]
+        return self._followed
 
     def upload(self, step: Step) -> None:
         """Copy a step into the table; it reaches the GPU before anything that is submitted afterwards."""
@@ -64,21 +87,23 @@ class Program:
         if words.nbytes > self._step.size:
             self._step = self._step_memory(2 * step.pages.size)
             self._bound = []
-        self._device.gpu.upload(self._step, 0, words)
+            self._followed = []
+        self.device.gpu.upload(self._step, 0, words)
 
     def bound(self, first: int, last: int) -> list[Bound]:
         """The dispatches of some calls, ready to be encoded."""
         if not self._bound:
             self._bound = [
                 [
-                    self._device.gpu.bind(shader, [self._memory(b.argument) for b in d.bindings], d.workgroups)
+                    self.device.gpu.bind(shader, [self.memory(b.argument) for b in d.bindings], d.workgroups)
                     for d, shader in zip(plan, shaders, strict=True)
                 ]
                 for plan, shaders in zip(self._plans, self._shaders, strict=True)
             ]
         return [one for plan in self._bound[first:last] for one in plan]
 
-    def _memory(self, argument: Argument) -> Memory:
+    def memory(self, argument: Argument) -> Memory:
+        """The GPU buffer behind a binding."""
         match argument:
             case Buffer():
                 return argument.storage

@@ -5,7 +5,7 @@
 var<workgroup> parts: array<u32, 256>;
 
 @compute @workgroup_size(256)
-fn read(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+fn sum_chunks(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let chunk = group.y * FOLD + group.x;
     if chunk >= CHUNKS { return; }
     var sum = 0u;

@@ -19,4 +19,4 @@ def dispatches(call: Call, target: Target) -> list[Dispatch]:
         Binding.step(),
     )
     sources = (f"kernels/read/{part}.wgsl", "kernels/read/read.wgsl")
-    return [Dispatch(sources, "read", {"CHUNKS": chunks, "UNITS": n // unit}, bindings, grid(chunks))]
+    return [Dispatch(sources, "sum_chunks", {"CHUNKS": chunks, "UNITS": n // unit}, bindings, grid(chunks))]

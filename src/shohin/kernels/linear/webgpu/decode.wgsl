@@ -56,7 +56,7 @@ fn store(t: u32, first: u32) {
 
 @compute @workgroup_size(256)
 fn decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
-    if (GATHER && live_wanted() == 0u) { return; }
+    if select(live_rows(), live_wanted(), GATHER) == 0u { return; }
     var m = 0u;
     if GATHER { m = wanted_row(0u); }
     prepare(t, m);
