@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import bounds
 import numpy as np
@@ -13,11 +13,22 @@ import test_attend
 import test_joint
 from oracle import EPS, rope_table
 
+from conftest import open_device, open_webgpu
 from shohin.devices import Buffer, Device, Step
+from shohin.devices.webgpu.dispatch import Part
+from shohin.devices.webgpu.shader import assemble
+from shohin.errors import KernelBuild
 from shohin.kernels.attend import Heads, LayerCache, QKNorm, attend
+from shohin.kernels.attend.webgpu import dispatches
 from shohin.kernels.joint_attention import joint_attention
 
 POISON = np.float32(-7.0e33)
+
+
+@pytest.fixture
+def webgpu() -> Device:
+    """One tier: these kernels use neither subgroups nor float16, so there is nothing that tiers change."""
+    return open_device("webgpu-plain")
 
 
 @pytest.fixture
@@ -43,7 +54,51 @@ test_joint_against_torch = test_joint.test_against_torch
 test_more_than_2048_tokens = test_joint.test_more_than_2048_tokens
 test_residencies_agree_bit_for_bit = test_joint.test_residencies_agree_bit_for_bit
 test_resident_calls_out_of_order = test_joint.test_resident_calls_out_of_order
-test_counters_prove_the_residency = test_joint.test_counters_prove_the_residency
+
+
+@pytest.mark.row("S3.31", "S3.32", "S3.26", "I.4", "T.17")
+def test_counters_prove_the_residency(rng: np.random.Generator) -> None:
+    """On a device of its own, whose pool is still empty."""
+    test_joint.test_counters_prove_the_residency(open_webgpu.__wrapped__("plain"), rng)
+
+
+@pytest.mark.row("S3.46")
+def test_no_tier_changes_a_kernel(webgpu: Device) -> None:
+    """Every tier compiles the same text but for the line that turns float16 on."""
+    tape = webgpu.recorder("test", 1)
+    cache = LayerCache.allocate(webgpu, "c", "f16", (1, 1, 64, 16))
+    heads = Heads(2, 1, 16)
+    buffers = [webgpu.buffer(name, shape) for name, shape in (("qkv", (1, 64)), ("rope", (4, 16)), ("out", (1, 32)))]
+    attend(tape, buffers[0], cache, buffers[1], buffers[2], heads=heads, eps=EPS)
+    texts = []
+    for subgroups, f16 in ((False, False), (True, False), (False, True), (True, True)):
+        target = replace(webgpu.target(1, 1), subgroups=subgroups, f16=f16)
+        made = dispatches(tape.calls[0], target)
+        texts.append([assemble(d, target).text.replace("enable f16;\n", "") for d in made])
+        assert len(made) == 2
+    assert texts.count(texts[0]) == 4
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("kv", ["f16", "int8", "f32"])
+def test_two_dispatches_and_no_buffer_bound_twice(webgpu: Device, kv: str, rows: int) -> None:
+    heads = Heads(4, 2, 128)
+    cache = LayerCache.allocate(webgpu, "c", kv, (2, 2, 64, 128))
+    norm = QKNorm(*(packing.vector(webgpu, n, np.ones(128)) for n in "qk"))
+    tape = webgpu.recorder("test", rows)
+    shapes = (("qkv", (rows, heads.width)), ("rope", (128, 128)), ("out", (rows, 512)))
+    qkv, rope, out = (webgpu.buffer(name, shape) for name, shape in shapes)
+    attend(tape, qkv, cache, rope, out, heads=heads, norm=norm, eps=EPS)
+    target = webgpu.target(rows, rows)
+    made = dispatches(tape.calls[0], target)
+    assert len(made) == 2
+    for one in made:
+        assert len(one.bindings) <= (10 if kv == "int8" else 8)
+        arguments = [b.argument if not isinstance(b.argument, Part) else b.argument.weight for b in one.bindings]
+        assert len(set(map(id, arguments))) == len(arguments)
+    if kv == "int8":
+        with pytest.raises(KernelBuild, match="10 storage buffers in one dispatch, this adapter has 8"):
+            dispatches(tape.calls[0], replace(webgpu.target(1, 1), limits=replace(target.limits, bindings=8)))
 
 
 @dataclass

@@ -7,8 +7,15 @@ import opening
 import pytest
 import test_pick
 
+from conftest import open_device
 from shohin.devices import Device, Step
 from shohin.kernels.pick import pick
+
+
+@pytest.fixture
+def webgpu() -> Device:
+    """One tier: these kernels use neither subgroups nor float16."""
+    return open_device("webgpu-plain")
 
 
 @pytest.fixture
@@ -69,6 +76,13 @@ def test_the_whole_vocabulary(webgpu: Device, rng: np.random.Generator) -> None:
     ids, status = picked(webgpu, logits, live, len(logits))
     np.testing.assert_array_equal(ids, want)
     np.testing.assert_array_equal(status, want < 0)
+
+
+@pytest.mark.row("M.12")
+def test_more_shares_than_threads(webgpu: Device) -> None:
+    logits = np.zeros((1, 530_000), np.float32)
+    logits[0, [529_000, 529_999]] = 1
+    assert picked(webgpu, logits, 530_000, 1)[0].tolist() == [529_000]
 
 
 @pytest.mark.row("M.12", "H.20")

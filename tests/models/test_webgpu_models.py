@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -122,37 +123,66 @@ def test_a_hundred_runs_have_the_same_bits(cases: Path, tiny_model: Callable[...
 # The shipped models and SmolLM2
 
 
-def expect_equal(ours: Model, theirs: Model, prompt: Sequence[int]) -> None:
-    """Two devices agree on STEPS ids in the sense of the design: along the same ids the best id is the same, unless the
-    gap to the second is below twice the largest difference of logits; free-running texts part at such a step or never.
-    """
-    params = SamplingParams(max_tokens=STEPS, temperature=0.0)
-    free, reference = ([t.id for t in generate(m, list(prompt), params)] for m in (ours, theirs))
-    assert len(reference) == STEPS
-    here, there = (logits_along(m, prompt, reference) for m in (ours, theirs))
-    largest = np.abs(here - there).max()
-    second, first = np.sort(there, axis=1)[:, -2:].T
-    print(f"largest difference of logits {largest:.3g}, smallest gap {(first - second).min():.3g}")
-    near = first - second < 2 * largest
-    assert ((here.argmax(axis=1) == there.argmax(axis=1)) | near).all()
-    assert near.mean() < 0.25, "so many near ties that the comparison says little"
-    parted = next((i for i, pair in enumerate(zip(free, reference, strict=True)) if pair[0] != pair[1]), None)
-    assert parted is None or near[parted], f"texts part at step {parted}, which is no near tie"
-    wrong = np.roll(here, 1, axis=0).argmax(axis=1)
-    assert ((wrong != there.argmax(axis=1)) & ~near).any(), "a neighbour's logits would be seen"
+@dataclass(frozen=True)
+class Pair:
+    """One model on WebGPU and on cpu."""
+
+    ours: Model
+    theirs: Model
+
+    @classmethod
+    def of(cls, weights: Weights, webgpu: Device, cpu: Device, activations: str) -> Pair:
+        return cls(*(build(weights, d, activations=activations, kv="f16", context=256) for d in (webgpu, cpu)))
+
+    def compare(self, prompt: Sequence[int]) -> Comparison:
+        """STEPS greedy ids of both, and both devices' logits along those of cpu."""
+        params = SamplingParams(max_tokens=STEPS, temperature=0.0)
+        free, reference = ([t.id for t in generate(m, list(prompt), params)] for m in (self.ours, self.theirs))
+        assert len(free) == len(reference) == STEPS
+        here, there = (logits_along(m, prompt, reference) for m in (self.ours, self.theirs))
+        return Comparison(free, reference, here, there)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Ids [STEPS] of our text and of theirs, and logits [STEPS, vocabulary] of both along theirs."""
+
+    free: list[int]
+    reference: list[int]
+    here: np.ndarray
+    there: np.ndarray
+
+    @property
+    def near(self) -> np.ndarray:
+        """Steps at which the gap of their two best is below twice the largest difference of logits."""
+        second, first = np.sort(self.there, axis=1)[:, -2:].T
+        return first - second < 2 * np.abs(self.here - self.there).max()
+
+    def expect_equal(self) -> None:
+        """The design's equality of devices: along the same ids the best id is the same but at near ties, and the texts
+        part at a near tie or never.
+        """
+        print(f"largest difference {np.abs(self.here - self.there).max():.3g}, {self.near.sum()} near ties")
+        assert ((self.here.argmax(axis=1) == self.there.argmax(axis=1)) | self.near).all()
+        pairs = zip(self.free, self.reference, strict=True)
+        parted = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+        assert parted is None or self.near[parted], f"texts part at step {parted}, which is no near tie"
+
+    def expect_telling(self) -> None:
+        """Few near ties, so that a neighbour's logits would be seen."""
+        assert self.near.mean() < 0.25
+        moved = np.roll(self.here, 1, axis=0).argmax(axis=1)
+        assert ((moved != self.there.argmax(axis=1)) & ~self.near).any()
 
 
 @pytest.mark.row("M.17", "M.18")
 @pytest.mark.parametrize("activations", ["exact", "int8"])
 @pytest.mark.parametrize("name", test_stage.NAMES)
 def test_the_shipped_models_are_equal_to_cpu(webgpu: Device, open_device: Open, name: str, activations: str) -> None:
-    cpu = open_device("cpu")
-    ours, theirs = (
-        build(test_stage.weights(name), device, activations=activations, kv="f16", context=256)
-        for device in (webgpu, cpu)
-    )
-    prompt = test_stage.RECORDED[name][test_stage.PROMPTS[0]]["prompt"]
-    expect_equal(ours, theirs, prompt)
+    pair = Pair.of(test_stage.weights(name), webgpu, open_device("cpu"), activations)
+    found = pair.compare(test_stage.RECORDED[name][test_stage.PROMPTS[0]]["prompt"])
+    found.expect_equal()
+    found.expect_telling()
 
 
 @pytest.mark.row("M.1", "S0.19", "S0.24")
@@ -179,17 +209,29 @@ smollm2_is_here = pytest.mark.skipif(
 
 @smollm2_is_here
 @pytest.mark.row("M.17", "M.18")
-@pytest.mark.parametrize("activations", ["exact", "int8"])
-def test_smollm2_is_equal_to_cpu(webgpu: Device, open_device: Open, activations: str) -> None:
-    cpu = open_device("cpu")
-    ours, theirs = (build(smollm2(), d, activations=activations, kv="f16", context=256) for d in (webgpu, cpu))
-    expect_equal(ours, theirs, test_smollm2.GREEDY["raw"]["prose"]["prompt"])
+def test_smollm2_is_equal_to_cpu(open_device: Open) -> None:
+    """In exact mode the devices differ by float rounding. In int8 a code that falls to the other side moves the logits
+    of this model by as much as int8 moves them from exact, on any two devices (cpu and host differ by 1.2 as well); so
+    that distance is what tells a right quantiser from a wrong one.
+    """
+    webgpu = opened(TIERS[-1])
+    prompt = test_smollm2.GREEDY["raw"]["prose"]["prompt"]
+    exact = Pair.of(smollm2(), webgpu, open_device("cpu"), "exact").compare(prompt)
+    exact.expect_equal()
+    exact.expect_telling()
+    pair = Pair.of(smollm2(), webgpu, open_device("cpu"), "int8")
+    pair.compare(prompt).expect_equal()
+    ours, theirs = (
+        np.sqrt(np.square(logits_along(m, prompt, exact.reference) - exact.there).mean())
+        for m in (pair.ours, pair.theirs)
+    )
+    assert 0.5 * theirs < ours < 1.5 * theirs
 
 
 @smollm2_is_here
 @pytest.mark.row("M.1")
-def test_smollm2_gives_llama_cpps_logits(webgpu: Device) -> None:
-    model = build(smollm2(), webgpu, activations="exact", kv="f32", context=256)
+def test_smollm2_gives_llama_cpps_logits() -> None:
+    model = build(smollm2(), opened(TIERS[-1]), activations="exact", kv="f32", context=256)
     recorded = test_smollm2.EXACT["raw"]["code"]
     found = difference(logits_along(model, recorded["prompt"], recorded["ids"]), recorded, test_smollm2.PROBE)
     assert found.largest <= ROUNDED + test_smollm2.FLOAT_NOISE
