@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,9 +70,10 @@ class Case:
         norm = None if self.norm is None else packing.vector(device, "norm", self.norm)
         n = sum(w.shape[0] for w in self.weights) if self.kind == "store" else self.weights[0].shape[0]
         capacity = len(x) if self.wanted is None else len(self.wanted)
-        step = Step.rows_only(live)
-        if self.wanted is not None:
-            step = Step.of(np.zeros(len(x), int), wanted=np.array(self.wanted[:live]))
+        if self.wanted is None:
+            step = Step.rows_only(live)
+        else:
+            step = Step.of(np.zeros(len(x), int), wanted=np.array(self.wanted[:live], int))
         source, out = device.buffer("x", x.shape), device.buffer("out", (capacity, n))
         device.write(source, x)
         device.write(out, np.full(out.shape, POISON) if old is None else old)
@@ -244,9 +246,7 @@ def test_the_norm_is_that_of_the_host(host: Device, cuda: Device, rng: np.random
 
 @pytest.mark.row("M.15")
 @pytest.mark.parametrize(("n", "k", "m", "live"), [(41, 2048, 1, 1), (300, 640, 2, 2), (130, 1024, 8, 6)])
-def test_residual(
-    host: Device, cuda: Device, rng: np.random.Generator, n: int, k: int, m: int, live: int
-) -> None:
+def test_residual(host: Device, cuda: Device, rng: np.random.Generator, n: int, k: int, m: int, live: int) -> None:
     case, x = Case("add", (tensor(rng, "Q1_0", n, k),)), rows_of(rng, m, k)
     hidden = rng.standard_normal((m, n)).astype(np.float32)
     got = case.play(cuda, x, live, hidden)
@@ -255,7 +255,9 @@ def test_residual(
 
 
 @pytest.mark.row("M.14")
-@pytest.mark.parametrize(("n", "k", "m", "live"), [(21, 2048, 1, 1), (200, 640, 1, 1), (70, 1024, 2, 2), (90, 384, 8, 7)])
+@pytest.mark.parametrize(
+    ("n", "k", "m", "live"), [(21, 2048, 1, 1), (200, 640, 1, 1), (70, 1024, 2, 2), (90, 384, 8, 7)]
+)
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_swiglu(cuda: Device, rng: np.random.Generator, fmt: str, n: int, k: int, m: int, live: int) -> None:
     # Small enough that exp stays in float32.
@@ -269,6 +271,33 @@ def test_swiglu(cuda: Device, rng: np.random.Generator, fmt: str, n: int, k: int
     bound = 2.0**-21 * np.abs(silu * u) + 1e-37
     assert (np.abs(got[:live] - silu * u) <= bound).all()
     assert (np.abs(got[:live] - u / (1 + np.exp(-u)) * g) > bound).any(), "gate and up exchanged"
+
+
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As few tiles between barriers as there can be: matrices of any size then take several rounds."""
+    monkeypatch.setattr(decode, "ROUND_UNITS", 0)
+    monkeypatch.setattr(decode, "LEAST_UNITS", 0)
+
+
+@pytest.mark.row("S3.14", "M.14", "M.15")
+@pytest.mark.parametrize("m", [1, 2, 8])
+@pytest.mark.parametrize("kind", ["store", "add", "swiglu"])
+def test_any_number_of_rounds_makes_the_same_bits(
+    cuda: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, kind: str, m: int
+) -> None:
+    k, n = (2048, 430) if m == 1 else (640, 290)
+    norm = (0.03 + 0.01 * rng.standard_normal(k)).astype(np.float32) if kind != "add" else None
+    made = tuple(tensor(rng, "Q1_0", n, k) for _ in range(1 if kind == "add" else 2))
+    case, x, old = (
+        Case(kind, made, norm),
+        rows_of(rng, m, k),
+        np.ones((m, n * (2 if kind == "store" else 1)), np.float32),
+    )
+    want = case.play(cuda, x, m, old)
+    short_rounds(monkeypatch)
+    np.testing.assert_array_equal(case.play(cuda, x, m, old), want)
+    if kind == "store":
+        np.testing.assert_array_equal(want, np.concatenate([product(w, x, norm) for w in made], axis=1))
 
 
 @pytest.mark.row("M.16")
@@ -316,8 +345,9 @@ def test_broken_values_stay_in_their_row(cuda: Device, rng: np.random.Generator)
             np.testing.assert_array_equal(got[[0, 2]], whole[[0, 2]])
 
 
-def test_no_live_rows(cuda: Device, rng: np.random.Generator) -> None:
-    case, x = Case("store", (tensor(rng, "Q1_0", 100, 640),), np.ones(640, np.float32)), rows_of(rng, 2, 640)
+def test_no_wanted_rows(cuda: Device, rng: np.random.Generator) -> None:
+    x = rows_of(rng, 2, 640)
+    case = Case("store", (tensor(rng, "Q1_0", 100, 640),), np.ones(640, np.float32), (0, 1))
     assert (case.play(cuda, x, 0) == POISON).all()
 
 
@@ -325,7 +355,11 @@ MUTANTS = {
     "the sign plane counts as any other": ("decode_dot.cuh", "lane % 4 == 3 ? -2 : 2", "2"),
     "a plane's weight": ("decode_dot.cuh", "weight = 1 << (2 * (lane % 4))", "weight = 1 << (lane % 4)"),
     "low bits count twice": ("decode_dot.cuh", "c[i] = 2 * c[i] + d[i]", "c[i] = c[i] + 2 * d[i]"),
-    "halves exchanged": ("decode_dot.cuh", "words[lane + 32] = __byte_perm(sums", "words[lane ^ 36] = __byte_perm(sums"),
+    "halves exchanged": (
+        "decode_dot.cuh",
+        "words[lane + 32] = __byte_perm(sums",
+        "words[lane ^ 36] = __byte_perm(sums",
+    ),
     "an unpacked bit": ("decode_dot.cuh", "2 * s + i / 2", "2 * s + i % 2"),
     "another group's scale": ("decode_dot.cuh", "lane / 4 * 4 + g)", "lane / 4 * 4)"),
     "scales associated otherwise": (
@@ -334,7 +368,7 @@ MUTANTS = {
         "__fmul_rn(__fmul_rn(sum, half_to_float((unsigned short)(word >> 16))), scale)",
     ),
     "no correction": ("decode_input.cuh", "BIAS * 0x10001u - (unsigned)sums[i] * 0x10001u", "BIAS * 0x10001u"),
-    "planes transposed halfway": ("decode_input.cuh", "t = (x ^ (x >> 28))", "t = 0 & (x ^ (x >> 28))"),
+    "planes transposed halfway": ("decode_input.cuh", "words[1] << 4 & 0xf0f0f0f0u", "words[1] << 4 & 0xf0f0f000u"),
     "groups added backwards": ("decode.cu", "products[c * 16]", "products[(CHUNKS - 1 - c) * 16]"),
     "units read too early": ("decode.cu", "copy_async_wait<SLOTS - 1>()", "copy_async_wait<SLOTS>()"),
     "rows past the last weight": ("decode.cu", "return row < n ? column + row : -1", "return column + row"),
@@ -350,6 +384,8 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(PACKAGE / "kernels" / "linear" / "cuda", folder)
     shutil.copytree(PACKAGE / "devices" / "cuda", tmp_path / "devices" / "cuda")
     monkeypatch.setattr(emulator_build, "PACKAGE", tmp_path)
+    here = (emulator_build.NATIVE, tmp_path / "kernels", tmp_path / "devices" / "cuda")
+    monkeypatch.setattr(emulator_build, "FOLDERS", here)
     return folder
 
 
@@ -364,6 +400,7 @@ def test_mutants_are_caught(
         assert text.count(old) == 1, f"{name}: the line is no longer there"
         (sources / file).write_text(text.replace(old, new))
     monkeypatch.setattr(decode, "DECODE_ROWS", decode.MOST_ROWS)
+    short_rounds(monkeypatch)
     case, x = Case("store", (tensor(rng, "PQ2_0", 490, 1152),)), rows_of(rng, 3, 1152)
     want, caught = case.play(host, x, 2), False
     for units in UNITS:
@@ -372,3 +409,70 @@ def test_mutants_are_caught(
         except DeviceFailed:
             caught = True
     assert caught == bool(name)
+
+
+# The plan
+
+
+LIMITS = {80: 166912, 90: 232448, 100: 232448, 120: 101376}
+MODELS = {"8B": (4096, 4096, 12288), "4B": (2560, 4096, 9728), "1.7B": (2048, 2048, 6144)}
+
+
+def projections(hidden: int, inner: int, feed: int, planes: int, rows: int, binary: bool) -> list[decode.Work]:
+    """The five products of a layer and the head."""
+    shapes = [
+        (inner + 2048, hidden, False),
+        (hidden, inner, False),
+        (2 * feed, hidden, True),
+        (hidden, feed, False),
+        (151669, hidden, False),
+    ]
+    return [decode.Work(-(-n // 16), paired, -(-k // 512), planes, rows, binary) for n, k, paired in shapes]
+
+
+@pytest.mark.parametrize("arch", LIMITS)
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+def test_deals_fit_and_take_every_tile(arch: int, rows: int) -> None:
+    target = Target(rows, rows, arch, 132, LIMITS[arch], "int8")
+    for sizes in MODELS.values():
+        for planes in (1, 2):
+            for work in projections(*sizes, planes, rows, rows <= 2):
+                deal = decode._deal(work, target)
+                if deal is None:
+                    assert arch == 120 or rows == 8
+                    continue
+                assert deal.shared <= target.shared_limit and 1 <= deal.slots <= deal.whole
+                assert deal.block_tiles % work.step == deal.round_tiles % work.step == 0
+                assert -(-work.tiles // deal.block_tiles) <= 132
+                if rows == 1 and arch == 90:
+                    assert 2 * (deal.shared + 1024) <= LIMITS[90] + 1024, "the next kernel's block fits beside it"
+
+
+def linear_of(work: decode.Work, fmt: str) -> dict[str, int | float | str]:
+    """Macros as ``decode_launches`` makes them; gate and up have a norm."""
+    deal = decode._deal(work, Target(work.rows, work.rows, 90, 132, LIMITS[90], "binary"))
+    assert deal is not None
+
+    @dataclass(frozen=True)
+    class Shaped:
+        shape: tuple[int, ...]
+        format: str = fmt
+
+    n = work.tiles * 16 // work.step
+    weights = (Shaped((n, work.chunks * 512)),) * work.step
+    kind, norm = ("swiglu", Shaped((1,))) if work.paired else ("add", None)
+    linear = Linear(None, norm, weights, Shaped((work.rows, n)), kind, "int8", EPS)  # type: ignore[arg-type]
+    return {**decode._constants(linear, deal), "ROWS": work.rows, "WANTED": work.rows}
+
+
+@pytest.mark.parametrize("arch", LIMITS)
+def test_kernels_keep_to_registers(tmp_path: Path, arch: int) -> None:
+    pytest.importorskip("cuda.core", reason="NVRTC's packages are not installed")
+    compiler = Compiler(architecture(arch), tmp_path)
+    for rows in (1, 2, 4) if arch == 90 else (1,):
+        for planes in (1, 2):
+            for work in projections(*MODELS["8B"], planes, rows, arch <= 90 and rows <= 2)[1:4]:
+                macros = macros_of(linear_of(work, FORMATS[planes - 1]))
+                _, log = compiler.compile_log(Source("kernels/linear/cuda/decode.cu", "decode", macros))
+                spilled = int(re.findall(r"(\d+) bytes spill stores", log)[0])
+                assert spilled <= (0 if work.binary else 8), (macros, log)

@@ -25,7 +25,7 @@ constexpr int PASSES = (PADDED + THREADS / 16 - 1) / (THREADS / 16);
 constexpr int BATCH = PASSES < 4 ? PASSES : 4;
 constexpr int BATCH_ROWS = 4 / BATCH < CAPACITY ? 4 / BATCH : CAPACITY;
 // Every warp has units of one chunk only.
-constexpr bool ONE_CHUNK = BINARY && CAPACITY == 1 && WARPS % CHUNKS == 0;
+[[maybe_unused]] constexpr bool ONE_CHUNK = BINARY && CAPACITY == 1 && WARPS % CHUNKS == 0;
 static_assert(EPILOGUE != 2 || (ROUND % 2 == 0 && BLOCK_TILES % 2 == 0), "a tile of gate and its tile of up stay together");
 
 struct Shared {
@@ -138,7 +138,8 @@ __device__ __forceinline__ int column_of(int first_tile, int index) {
 }
 
 // One output row of one input row. For swiglu 16 lanes have rows of gate, the next 16 the same rows of up.
-__device__ __forceinline__ void finish(const Shared& shared, int buffer, int m, int index, int column, float* out, float old) {
+__device__ __forceinline__ void finish(const Shared& shared, int buffer, int m, int index, int column, float* out,
+                                       float old) {
     const uint4* products = shared.products[buffer][m] + index / 16 * (CHUNKS * 16) + index % 16;
     float total = add_in_order(products, shared.input.scales[m]);
     if (EPILOGUE == 2) {
@@ -155,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     extern __shared__ unsigned char shared_bytes[];
     Shared& shared = *(Shared*)shared_bytes;
     const Weights weights = {{bits0, bits1, bits2}, {scales0, scales1, scales2}};
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int warp = threadIdx.x / 32;
     int first = blockIdx.x * BLOCK_TILES;
     int tiles = ALL_TILES - first < BLOCK_TILES ? ALL_TILES - first : BLOCK_TILES;
     int units = tiles * CHUNKS;
@@ -190,12 +191,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     // The warps with the fewest units.
     if (NORM)
         for (int m = WARPS - 1 - warp; m < live; m += WARPS) scale_row(shared.input, m);
-    uint4 own_bits = make_uint4(0, 0, 0, 0);
-    unsigned own_offset = 0;
-    if (ONE_CHUNK) {
-        own_bits = ((const uint4*)shared.input.codes)[warp % CHUNKS * 32 + lane];
-        own_offset = shared.input.offsets[0][warp % CHUNKS * 4 + lane % 4];
-    }
+#if BINARY
+    Columns own = {};
+    if (ONE_CHUNK) own = columns_of(shared.input, 0, warp % CHUNKS);
+#endif
 
     int unit = warp, slot = 0;
     for (int round = 0; round * ROUND < tiles && live > 0; round++) {
@@ -218,9 +217,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #pragma unroll
             for (int m = 0; m < CAPACITY; m++) {
                 if (m >= live) break;
-                uint4 bits = ONE_CHUNK ? own_bits : shared.input.codes[m][chunk][lane];
-                unsigned offset = ONE_CHUNK ? own_offset : shared.input.offsets[m][chunk * 4 + lane % 4];
-                put_binary((unsigned*)(products[m] + place), binary_sums(weight, bits, offset), weight.scales);
+                Columns columns = ONE_CHUNK ? own : columns_of(shared.input, m, chunk);
+                put_binary((unsigned*)(products[m] + place), binary_sums(weight, columns), weight.scales);
             }
 #else
             int8_sums(weight, shared.input, chunk, (unsigned*)(products[0] + place), STRIDE * 4);

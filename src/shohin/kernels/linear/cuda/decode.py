@@ -11,8 +11,8 @@ from shohin.kernels.linear.cuda import Linear
 
 __all__ = ["DECODE_ROWS", "MOST_ROWS", "decode_launches", "takes"]
 
-# Rows that the kernel is chosen for, and those that it can take. Every block quantises them all, so beyond a few it pays to
-# quantise them once, in a launch of its own.
+# Rows that the kernel is chosen for, and those that it can take. Every block quantises them all, so beyond a few it is
+# better to quantise them once, in a launch of its own.
 DECODE_ROWS, MOST_ROWS = 4, 8
 # Rows up to which 1-bit matrix units, which take rows one by one, need less than int8 ones, which unpack the weights.
 BINARY_ROWS = 2
@@ -20,7 +20,8 @@ BINARY_ROWS = 2
 PARTS = 3
 # Shared memory that a block costs beside its own.
 BLOCK_SHARED = 1024
-# Units a warp between barriers: as many as hide one, and the least that rounds are cut down to for the sake of slots.
+# Units a warp between barriers: as many as hide one, and the least (for one row) that rounds are cut down to for the
+# sake of slots.
 ROUND_UNITS, LEAST_UNITS = 4, 2
 EPILOGUES = {"store": 0, "add": 1, "swiglu": 2}
 
@@ -42,7 +43,7 @@ class Work:
     def of(cls, linear: Linear, target: Target) -> Work:
         """The work of up to three weights of one format."""
         planes = LAYOUTS[linear.weights[0].format.name][1]
-        shapes = [TileShape(*w.shape, planes) for w in linear.weights]
+        shapes = [TileShape(w.shape[0], w.shape[1], planes) for w in linear.weights]
         rows = target.wanted if linear.gather else target.rows
         binary = target.tier == "binary" and rows <= BINARY_ROWS
         tiles = sum(shape.tiles for shape in shapes)
@@ -155,22 +156,22 @@ def _deal(work: Work, target: Target) -> Deal | None:
     """
     block = -(-(work.tiles // work.step) // target.multiprocessors) * work.step
     half = (target.shared_limit + BLOCK_SHARED) // 2 - BLOCK_SHARED
-    for room in (half, target.shared_limit):
-        found = max(_deals(work, block, room), key=lambda d: min(d.slots, d.whole), default=None)
+    for room, slots in ((half, 2), (target.shared_limit, 2), (target.shared_limit, 1)):
+        found = max(_deals(work, block, room, slots), key=lambda deal: deal.slots, default=None)
         if found is not None:
             return found
     return None
 
 
-def _deals(work: Work, block: int, room: int) -> Iterator[Deal]:
+def _deals(work: Work, block: int, room: int, least_slots: int) -> Iterator[Deal]:
     """Rounds from the largest on, each with the slots that fit beside it."""
     warps = work.threads // 32
     at_once = max(work.step, ROUND_UNITS * warps // work.chunks // work.step * work.step)
     count = -(-block // at_once)
     most = -(-block // count // work.step) * work.step
-    least = max(work.step, LEAST_UNITS * warps // work.chunks // work.step * work.step)
+    least = max(work.step, LEAST_UNITS * warps // (work.chunks * min(work.rows, 2)) // work.step * work.step)
     for tiles in range(most, min(most, least) - 1, -work.step):
         bare = Deal(work, block, tiles, 0)
         slots = min(bare.whole, (room - bare.shared) // work.unit_bytes)
-        if slots >= min(bare.whole, 2):
+        if slots >= min(bare.whole, least_slots):
             yield Deal(work, block, tiles, slots)

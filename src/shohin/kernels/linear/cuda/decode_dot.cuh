@@ -21,22 +21,34 @@ __device__ __forceinline__ unsigned word_of(const uint4& pair, int group, int ha
     return group % 2 ? (half ? pair.w : pair.z) : (half ? pair.y : pair.x);
 }
 
-// Sums for rows lane / 4 (low half) and lane / 4 + 8 (high half) of group lane % 4; bits is the lane's word of the bit planes
-// of four groups, offset that of group lane % 4.
-__device__ __forceinline__ unsigned binary_sums(const Unit& unit, uint4 bits, unsigned offset) {
+#if BINARY
+// A lane's part of a chunk of one row of the input: word lane % 4 of plane lane / 4 of the four groups, and the offset of
+// group lane % 4.
+struct Columns {
+    uint4 bits;
+    unsigned offset;
+};
+
+__device__ __forceinline__ Columns columns_of(const Input& input, int m, int chunk) {
+    int lane = threadIdx.x % 32;
+    return {input.codes[m][chunk][lane], input.offsets[m][chunk * 4 + lane % 4]};
+}
+
+// Sums for rows lane / 4 (low half) and lane / 4 + 8 (high half) of group lane % 4.
+__device__ __forceinline__ unsigned binary_sums(const Unit& unit, const Columns& columns) {
     int lane = threadIdx.x % 32;
     // Lane l's two planes weigh 4^(l % 4) and twice that; the last plane is the sign.
     int second = lane % 4 == 3 ? -2 : 2, weight = 1 << (2 * (lane % 4));
-    unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
+    unsigned words[4] = {columns.bits.x, columns.bits.y, columns.bits.z, columns.bits.w};
     int both[4];
 #pragma unroll
     for (int g = 0; g < 4; g++) {
-        int c[4] = {0, 0, 0, 0};
-        mma_b1(c, word_of(unit.bits[g / 2], g, 0), word_of(unit.bits[g / 2], g, 1), words[g]);
+        int c[4];
+        mma_b1_first(c, word_of(unit.bits[g / 2], g, 0), word_of(unit.bits[g / 2], g, 1), words[g]);
         if (PLANES == 2) {
             const uint4& low = unit.bits[VECTORS / 2 + g / 2];
-            int d[4] = {0, 0, 0, 0};
-            mma_b1(d, word_of(low, g, 0), word_of(low, g, 1), words[g]);
+            int d[4];
+            mma_b1_first(d, word_of(low, g, 0), word_of(low, g, 1), words[g]);
 #pragma unroll
             for (int i = 0; i < 4; i++) c[i] = 2 * c[i] + d[i];
         }
@@ -50,7 +62,7 @@ __device__ __forceinline__ unsigned binary_sums(const Unit& unit, uint4 bits, un
     keep1 += __shfl_xor_sync(WHOLE_WARP, upper ? both[1] : both[3], 2);
     int keep = odd ? keep1 : keep0;
     keep += __shfl_xor_sync(WHOLE_WARP, odd ? keep0 : keep1, 1);
-    return TWICE * (unsigned)keep + offset;
+    return TWICE * (unsigned)keep + columns.offset;
 }
 
 __device__ __forceinline__ void put_binary(unsigned* words, unsigned sums, unsigned scales) {
@@ -58,7 +70,7 @@ __device__ __forceinline__ void put_binary(unsigned* words, unsigned sums, unsig
     words[lane] = __byte_perm(sums, scales, 0x5410);
     words[lane + 32] = __byte_perm(sums, scales, 0x7632);
 }
-
+#else
 // Codes i of the bytes b: 32 q + i + 8 b.
 __device__ __forceinline__ unsigned unpacked(unsigned high, unsigned low, int i) {
     unsigned bits = high >> i & 0x01010101u;
@@ -101,9 +113,11 @@ __device__ __forceinline__ void int8_sums(const Unit& unit, const Input& input, 
     for (int i = 0; i < 4; i++) {
         int m = 2 * q + i % 2;
         if (m < CAPACITY)
-            *(uint4*)(words + m * stride + (row + i / 2 * 8) * 4) = make_uint4(made[i][0], made[i][1], made[i][2], made[i][3]);
+            *(uint4*)(words + m * stride + (row + i / 2 * 8) * 4) =
+                make_uint4(made[i][0], made[i][1], made[i][2], made[i][3]);
     }
 }
+#endif
 
 // The product of one word: (float) sum * (scale of the weights * scale of the input).
 __device__ __forceinline__ float product_of(unsigned word, float scale) {

@@ -32,11 +32,17 @@ __device__ __forceinline__ void load_eight(float (&x)[8], const float* source) {
 
 // The 8 x 8 bits of two words, transposed: byte p of the result holds bit p of each of the eight codes.
 __device__ __forceinline__ uint2 bit_planes(uint2 codes) {
-    unsigned long long x = (unsigned long long)codes.y << 32 | codes.x, t;
-    t = (x ^ (x >> 7)) & 0x00aa00aa00aa00aaull, x ^= t ^ (t << 7);
-    t = (x ^ (x >> 14)) & 0x0000cccc0000ccccull, x ^= t ^ (t << 14);
-    t = (x ^ (x >> 28)) & 0x00000000f0f0f0f0ull, x ^= t ^ (t << 28);
-    return make_uint2((unsigned)x, (unsigned)(x >> 32));
+    unsigned words[2] = {codes.x, codes.y};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        unsigned x = words[i], t;
+        t = (x ^ (x >> 7)) & 0x00aa00aau, x ^= t ^ (t << 7);
+        t = (x ^ (x >> 14)) & 0x0000ccccu, x ^= t ^ (t << 14);
+        words[i] = x;
+    }
+    unsigned low = (words[0] & 0x0f0f0f0fu) | (words[1] << 4 & 0xf0f0f0f0u);
+    unsigned high = (words[0] >> 4 & 0x0f0f0f0fu) | (words[1] & 0xf0f0f0f0u);
+    return make_uint2(low, high);
 }
 
 // The eight codes that this thread, t of the group's 16, has of a group.
@@ -59,7 +65,7 @@ __device__ __forceinline__ void quantise_groups(Input& input, int m, int first, 
                                                 const float (&v)[COUNT][8]) {
     int t = threadIdx.x % 16;
     GroupStatistics s[COUNT];
-    group_statistics<COUNT>(s, x, v);
+    group_statistics<COUNT, NORM != 0>(s, x, v);
     uint2 codes[COUNT];
     int sums[COUNT];
 #pragma unroll

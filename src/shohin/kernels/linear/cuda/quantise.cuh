@@ -16,7 +16,7 @@ struct GroupStatistics {
 
 // Over the 16 lanes that share a group, for COUNT groups whose exchanges run beside each other. As integers the bits of
 // |x| order like numbers, and NaN above everything.
-template <int COUNT>
+template <int COUNT, bool SQUARES = true>
 __device__ __forceinline__ void group_statistics(GroupStatistics (&s)[COUNT], const float (&x)[COUNT][8],
                                                  const float (&v)[COUNT][8]) {
 #pragma unroll
@@ -26,7 +26,7 @@ __device__ __forceinline__ void group_statistics(GroupStatistics (&s)[COUNT], co
         for (int i = 0; i < 8; i++) {
             unsigned size = __float_as_uint(v[n][i]) & 0x7fffffffu;
             s[n].peak = s[n].peak > size ? s[n].peak : size;
-            s[n].squares = fmaf(x[n][i], x[n][i], s[n].squares);
+            if (SQUARES) s[n].squares = fmaf(x[n][i], x[n][i], s[n].squares);
         }
     }
 #pragma unroll
@@ -35,7 +35,7 @@ __device__ __forceinline__ void group_statistics(GroupStatistics (&s)[COUNT], co
         for (int n = 0; n < COUNT; n++) {
             unsigned other = __shfl_xor_sync(WHOLE_WARP, s[n].peak, step);
             s[n].peak = s[n].peak > other ? s[n].peak : other;
-            s[n].squares = __fadd_rn(s[n].squares, __shfl_xor_sync(WHOLE_WARP, s[n].squares, step));
+            if (SQUARES) s[n].squares = __fadd_rn(s[n].squares, __shfl_xor_sync(WHOLE_WARP, s[n].squares, step));
         }
     }
 }
@@ -51,14 +51,16 @@ __device__ __forceinline__ uint2 group_codes(const float (&v)[8], unsigned peak)
     float a = __uint_as_float(peak);
     bool live = peak < INFINITE && a >= SILENT;
     float inverse = live ? __fdiv_rn(127.0f, a) : 0.0f;
-    unsigned words[2] = {0, 0};
+    unsigned bits[8];
+    // Adding 1.5 * 2^23 rounds to a whole number, half to even, and leaves it in the last byte. |v| * inverse exceeds 127
+    // by less than a rounding, so nothing is cut off. Codes of a group that is not finite don't matter: its scale is NaN.
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        // NaN times zero would be NaN again.
-        int q = live ? __float2int_rn(__fmul_rn(v[i], inverse)) : 0;
-        q = q > 127 ? 127 : q < -127 ? -127 : q;
-        words[i / 4] |= (unsigned)(q & 0xff) << (8 * (i % 4));
-    }
+    for (int i = 0; i < 8; i++) bits[i] = __float_as_uint(__fadd_rn(__fmul_rn(v[i], inverse), 12582912.0f));
+    unsigned words[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        words[i] = __byte_perm(__byte_perm(bits[4 * i], bits[4 * i + 1], 0x0040),
+                               __byte_perm(bits[4 * i + 2], bits[4 * i + 3], 0x0040), 0x5410);
     return make_uint2(words[0], words[1]);
 }
 
