@@ -100,6 +100,11 @@ class Device(ABC):
         """Bytes of a memory of its own that the device can still give, or None where it lives in the system's."""
         return None
 
+    @property
+    def largest_buffer(self) -> int | None:
+        """Bytes of the largest buffer that the device has, or None where only its memory is a limit."""
+        return None
+
     def recorder(self, role: str, rows: int, wanted: int | None = None) -> Recorder:
         """Start a tape for a role with a row capacity; ``wanted`` output rows, all of them by default."""
         if rows < 1:

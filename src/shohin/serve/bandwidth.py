@@ -24,6 +24,7 @@ def read_bandwidth(device: Device, size: int = SIZE, rounds: int = ROUNDS) -> fl
 
     size: bytes to read, at most half of what is free, in whole chunks of 1 MiB. OutOfMemory where not even one fits.
     """
+    size = min(size, device.largest_buffer or size)
     own = device.free_memory()
     free = available_memory() if own is None else own
     bytes_read = max(CHUNK, min(size, size if free is None else free // 2) // CHUNK * CHUNK)

@@ -67,6 +67,11 @@ class WebGpu(Device):
         """Steps follow each other on the GPU."""
         return True
 
+    @property
+    def largest_buffer(self) -> int:
+        """What one binding holds."""
+        return self.gpu.limits.binding
+
     # Memory
 
     def buffer(self, name: str, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> Buffer:

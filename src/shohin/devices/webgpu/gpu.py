@@ -185,6 +185,11 @@ class Gpu:
             else:
                 self.download(self._marker, 0, 16)
 
+    @property
+    def native(self) -> Any:
+        """The GPUDevice itself, for what this class has no method for."""
+        return self._device
+
     def lose(self) -> None:
         """Give the device up, as if it had been lost; for tests and for closing."""
         self._device.destroy()
