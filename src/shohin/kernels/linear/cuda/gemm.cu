@@ -1,10 +1,11 @@
 // Many rows times low-bit weights in tiles: int8 matrix units, weights unpacked in registers.
 //
-// A block makes TILES x 16 outputs of 8 NT rows ("tokens"): WM warps with MT tiles of weights each. Codes, weight bits and
-// scales of the next STAGE_GROUPS groups of 128 come through a ring in shared memory, all of it in the order in which lanes
-// read it. WK = 1: a warp takes all groups and adds each group's product to its sums. WK > 1, where there are too few
-// outputs to fill the chip: WK warps take one tile's groups in turn and leave the products in shared memory, where they
-// are added one stage later, in the order of K: the sums are the same bits either way.
+// A tile of work is TILES x 16 outputs of 8 NT rows ("tokens"): WM warps with MT tiles of weights each. A block takes every
+// gridDim.x-th; those of one row of tokens come one after the other. Codes, weight bits and scales of the next STAGE_GROUPS
+// groups of 128 come through a ring in shared memory, which runs on from one tile of work to the next, all of it in the order
+// in which lanes read it. WK = 1: a warp takes all groups and adds each group's product to its sums. WK > 1, where there are
+// too few outputs to fill the chip: WK warps take one tile's groups in turn and leave the products in shared memory, where
+// they are added one stage later, in the order of K: the sums are the same bits either way.
 //
 // Macros: PLANES (bits a weight), PARTS (weights side by side), EPILOGUE (0 store, 1 add, 2 swiglu: tiles of gate and up
 // alternate), GATHER, MT, NT, WM, WK, STAGE_GROUPS, STAGES, MIN_BLOCKS (blocks that a multiprocessor shall hold).
@@ -31,8 +32,9 @@ struct Stage {
 struct Shared {
     Stage stages[STAGES];
     float4 products[WK > 1 ? 2 : 1][WK > 1 ? STAGE_GROUPS : 1][WK > 1 ? WM * NT : 1][MT][32];
-    const uint4* bits[TILES];
-    const unsigned* scales[TILES];
+    // Where the weights of this tile of work and of the next begin.
+    const uint4* bits[2][TILES];
+    const unsigned* scales[2][TILES];
 };
 
 struct Part {
@@ -57,6 +59,16 @@ __device__ __forceinline__ Place place_of(const Part (&parts)[3], int tile) {
     return {part, tile};
 }
 
+// Where the weights of work that begins with ``first`` lie; tiles past the end repeat the last one.
+__device__ __forceinline__ void find_weights(Shared& shared, const Part (&parts)[3], int work, int first, int tiles, int chunks) {
+    if (threadIdx.x >= TILES) return;
+    int tile = first + threadIdx.x;
+    Place place = place_of(parts, tile < tiles ? tile : tiles - 1);
+    const Part& part = place.part == 0 ? parts[0] : place.part == 1 ? parts[1] : parts[2];
+    shared.bits[work][threadIdx.x] = part.bits + (long long)place.tile * chunks * (PLANES * 64);
+    shared.scales[work][threadIdx.x] = part.scales + (long long)place.tile * chunks * 32;
+}
+
 // COUNT units of 16 bytes that lie side by side on both sides.
 template <int COUNT>
 __device__ __forceinline__ void copy_units(uint4* target, const uint4* source) {
@@ -68,7 +80,7 @@ __device__ __forceinline__ void copy_units(uint4* target, const uint4* source) {
 }
 
 // Weights of one stage; chunks of 512 columns lie [chunk][plane][pair][lane].
-__device__ __forceinline__ void fetch_weights(Shared& shared, int slot, int stage) {
+__device__ __forceinline__ void fetch_weights(Shared& shared, int slot, int work, int stage) {
     Stage& target = shared.stages[slot];
     constexpr int COUNT = TILES * PAIRS * PLANES * 32;
 #pragma unroll
@@ -77,14 +89,14 @@ __device__ __forceinline__ void fetch_weights(Shared& shared, int slot, int stag
         if (COUNT % THREADS != 0 && unit >= COUNT) break;
         int lane = unit % 32, plane = unit / 32 % PLANES, own = unit / (32 * PLANES) % PAIRS;
         int tile = unit / (32 * PLANES * PAIRS), pair = stage * PAIRS + own;
-        const uint4* source = shared.bits[tile] + (long long)(pair / 2) * (PLANES * 64) + plane * 64 + pair % 2 * 32 + lane;
+        const uint4* source = shared.bits[work][tile] + (long long)(pair / 2) * (PLANES * 64) + plane * 64 + pair % 2 * 32 + lane;
         copy_async_16(&target.bits[tile][own][plane][lane], source);
     }
 #pragma unroll
     for (int i = 0; i < (TILES * 8 + THREADS - 1) / THREADS; i++) {
         int unit = threadIdx.x + i * THREADS;
         if (unit >= TILES * 8) break;
-        const unsigned* source = shared.scales[unit / 8] + (long long)(stage * STAGE_GROUPS / 4) * 32 + unit % 8 * 4;
+        const unsigned* source = shared.scales[work][unit / 8] + (long long)(stage * STAGE_GROUPS / 4) * 32 + unit % 8 * 4;
         copy_async_16(&target.scales[unit / 8][unit % 8 * 4], source);
     }
 }
@@ -174,10 +186,10 @@ __device__ __forceinline__ void multiply_group(Shared& shared, const Stage& stag
     }
 }
 
-__device__ __forceinline__ void multiply(Shared& shared, Sums& sums, int slot, int index) {
+__device__ __forceinline__ void multiply(Shared& shared, Sums& sums, int slot, int index, int parity) {
     int warp = threadIdx.x / 32 % WM, share = threadIdx.x / (32 * WM), lane = threadIdx.x % 32;
     const Stage& stage = shared.stages[slot];
-#pragma unroll
+#pragma unroll 1
     for (int p = 0; p < OWN_PAIRS; p++) {
         int pair = OWN_GROUPS > 1 ? share * OWN_PAIRS + p : share / 2;
         uint4 raw[MT][PLANES];
@@ -197,7 +209,7 @@ __device__ __forceinline__ void multiply(Shared& shared, Sums& sums, int slot, i
             }
             Fragments a;
             unpack_tiles(a, raw, half);
-            multiply_group(shared, stage, sums, a, d, pair, half, index % 2);
+            multiply_group(shared, stage, sums, a, d, pair, half, parity);
         }
     }
 }
@@ -254,50 +266,57 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const Part parts[3] = {{bits0, scales0, rows0, column},
                            {bits1, scales1, rows1, EPILOGUE == 2 ? column : column + rows0},
                            {bits2, scales2, rows2, column + rows0 + rows1}};
-    int first = blockIdx.x * TOKENS, first_tile = blockIdx.y * TILES;
     int chunks = (groups + 3) / 4, count = (groups + STAGE_GROUPS - 1) / STAGE_GROUPS;
+    int across = (tiles + TILES - 1) / TILES;
     let_next_start();
-    if (threadIdx.x < TILES) {
-        // Tiles past the end repeat the last one.
-        int tile = first_tile + threadIdx.x;
-        Place place = place_of(parts, tile < tiles ? tile : tiles - 1);
-        const Part& part = place.part == 0 ? parts[0] : place.part == 1 ? parts[1] : parts[2];
-        shared.bits[threadIdx.x] = part.bits + (long long)place.tile * chunks * (PLANES * 64);
-        shared.scales[threadIdx.x] = part.scales + (long long)place.tile * chunks * 32;
-    }
+    find_weights(shared, parts, 0, (int)blockIdx.x % across * TILES, tiles, chunks);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++)
-        if (i < count) fetch_weights(shared, i, i);
+        if (i < count) fetch_weights(shared, i, 0, i);
     wait_for_previous();
     int live = GATHER ? step_wanted(step) : step_rows(step);
-    if (first >= live) {
+    int all = (live + TOKENS - 1) / TOKENS * across;
+    if (blockIdx.x >= all) {
         copy_async_wait<0>();
         return;
     }
+    int next_first = (int)blockIdx.x / across * TOKENS;
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) {
-        if (i < count) fetch_rows(shared, i, i, codes, records, first, capacity);
+        if (i < count) fetch_rows(shared, i, i, codes, records, next_first, capacity);
         copy_async_commit();
     }
-    Sums sums = {};
-    int slot = 0, next = STAGES - 1;
-    for (int i = 0; i < count; i++) {
-        copy_async_wait<STAGES - 2>();
-        __syncthreads();
-        if (i + STAGES - 1 < count) {
-            fetch_weights(shared, next, i + STAGES - 1);
-            fetch_rows(shared, next, i + STAGES - 1, codes, records, first, capacity);
+    // The stage that is fetched next, of the work that it belongs to.
+    int next_work = 0, next_stage = STAGES - 1, next_tile = blockIdx.x, slot = 0, parity = 0;
+    for (int tile = blockIdx.x, work = 0; tile < all; tile += gridDim.x, work ^= 1) {
+        Sums sums = {};
+        for (int i = 0; i < count; i++) {
+            copy_async_wait<STAGES - 2>();
+            __syncthreads();
+            // A barrier comes before they are used: there is more than one tile of work only where count >= STAGES.
+            if (i == 0) find_weights(shared, parts, work ^ 1, (int)(tile + gridDim.x) % across * TILES, tiles, chunks);
+            if (next_stage >= count) {
+                next_stage -= count, next_work ^= 1, next_tile += gridDim.x;
+                next_first = next_tile / across * TOKENS;
+            }
+            if (next_tile < all) {
+                // The slot that the last stage has left.
+                int next = slot == 0 ? STAGES - 1 : slot - 1;
+                fetch_weights(shared, next, next_work, next_stage);
+                fetch_rows(shared, next, next_stage, codes, records, next_first, capacity);
+            }
+            copy_async_commit();
+            next_stage++;
+            if (WK > 1 && i > 0) add_products(shared, sums, parity ^ 1);
+            multiply(shared, sums, slot, i, parity);
+            slot = slot + 1 == STAGES ? 0 : slot + 1, parity ^= 1;
         }
-        copy_async_commit();
-        if (WK > 1 && i > 0) add_products(shared, sums, (i + 1) % 2);
-        multiply(shared, sums, slot, i);
-        slot = slot + 1 == STAGES ? 0 : slot + 1, next = next + 1 == STAGES ? 0 : next + 1;
-    }
-    if (WK > 1) {
-        __syncthreads();
-        add_products(shared, sums, (count + 1) % 2);
+        if (WK > 1) {
+            __syncthreads();
+            add_products(shared, sums, parity ^ 1);
+        }
+        store(sums, parts, out, width, tile % across * TILES, tiles, tile / across * TOKENS, live);
     }
     copy_async_wait<0>();
-    store(sums, parts, out, width, first_tile, tiles, first, live);
 }

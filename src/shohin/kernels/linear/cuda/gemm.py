@@ -21,7 +21,7 @@ MOST_THREADS, MOST_STAGES, LEAST_STAGES = 512, 6, 2
 SCHEDULERS, REGISTERS, BLOCK_SHARED = 4, 16384, 1024
 # A scheduler's cycles from one m16n8k32 product to the next; bytes a cycle from the second-level cache and from shared
 # memory.
-PRODUCT_CYCLES, CACHE_BYTES, SHARED_BYTES = 6.5, 40.0, 128.0
+PRODUCT_CYCLES, CACHE_BYTES, SHARED_BYTES = 6.5, 28.0, 128.0
 # Cycles from a group's first load to its last sum that a lone warp can't hide; the part of issue slots that many use.
 GROUP_LATENCY, ISSUED = 250.0, 0.85
 
@@ -72,7 +72,7 @@ class Blocking:
     def fixed_bytes(self) -> int:
         """Shared memory beside the stages: products on their way to other warps, and pointers."""
         products = 2 * self.stage_groups * self.wm * self.nt * self.mt * 512 if self.wk > 1 else 512 * self.mt
-        return products + 16 * self.tiles
+        return products + 32 * self.tiles
 
     @property
     def registers(self) -> int:
@@ -90,6 +90,10 @@ class Blocking:
         """Blocks that a multiprocessor can hold."""
         room = (target.shared_limit + BLOCK_SHARED) // (self.shared(stages) + BLOCK_SHARED)
         return max(1, min(room, self.most_blocks))
+
+    def blocks(self, shape: Product) -> int:
+        """Tiles of work that cover a product."""
+        return -(-shape.rows // (8 * self.nt)) * -(-shape.tiles // self.tiles)
 
     def shared(self, stages: int) -> int:
         """Bytes of dynamic shared memory."""
@@ -125,7 +129,7 @@ def gemm_launches(linear: Linear, target: Target) -> list[Launch]:
     capacity = -(-rows // step) * step
     chunks = -(-groups // 4)
     codes, records = target.scratch(chunks * 512 * capacity), target.scratch(chunks * 32 * capacity)
-    made = [_quantise(linear, rows, groups, capacity, (codes, records))]
+    made = [_quantise(linear, target, groups, capacity, (codes, records))]
     for part, shape, cut in zip(parts, shapes, cuts, strict=True):
         made.append(_multiply(part, shape, cut, capacity, (codes, records), target))
     return made
@@ -142,8 +146,10 @@ def _tiles(linear: Linear) -> int:
     return sum(TileShape(w.shape[0], w.shape[1], 1).tiles for w in linear.weights)
 
 
-def _quantise(linear: Linear, rows: int, groups: int, capacity: int, places: tuple[Scratch, Scratch]) -> Launch:
-    threads = min(512, 32 * -(-groups // 2))
+def _quantise(linear: Linear, target: Target, groups: int, capacity: int, places: tuple[Scratch, Scratch]) -> Launch:
+    rows = target.wanted if linear.gather else target.rows
+    # Few rows want all of them at once, many rows want blocks that share a multiprocessor.
+    threads = min(512 if rows <= 2 * target.multiprocessors else 256, 32 * -(-groups // 2))
     constants: dict[str, int | float | str] = {
         "NORM": int(linear.norm is not None),
         "GATHER": int(linear.gather),
@@ -177,7 +183,11 @@ def _multiply(
         arguments += [Plane(weight, "bits"), Plane(weight, "scales")]
     arguments += [weight.shape[0] for weight in weights]
     arguments += [linear.column, linear.width, shape.groups, shape.tiles, capacity]
-    grid = (-(-shape.rows // (8 * cut.nt)), -(-shape.tiles // cut.tiles), 1)
+    blocks = cut.blocks(shape)
+    # Work after work in one block, unless K is so short that the ring would run past the next one.
+    if stages <= -(-shape.groups // cut.stage_groups):
+        blocks = min(blocks, cut.resident(stages, target) * target.multiprocessors)
+    grid = (blocks, 1, 1)
     source = "linear/cuda/gemm.cu"
     return Launch(source, "gemm", constants, grid, cut.threads, tuple(arguments), cut.shared(stages))
 
@@ -201,8 +211,7 @@ def _candidates(shape: Product) -> Iterator[Blocking]:
 
 def _cycles(cut: Blocking, shape: Product, target: Target) -> float:
     """Cycles of the multiprocessor with most to do: issue slots, matrix units, shared memory, second-level cache."""
-    blocks = -(-shape.rows // (8 * cut.nt)) * -(-shape.tiles // cut.tiles)
-    share = -(-blocks // target.multiprocessors)
+    share = -(-cut.blocks(shape) // target.multiprocessors)
     together = min(share, cut.resident(_stages(cut, shape, target), target))
     waves = [together] * (share // together) + [share % together]
     product = max(PRODUCT_CYCLES, cut.slots())
@@ -214,13 +223,15 @@ def _cycles(cut: Blocking, shape: Product, target: Target) -> float:
     shared = work * cut.shared_traffic() / SHARED_BYTES / ISSUED
     memory = work * (8 * cut.nt * 136 + cut.tiles * (256 * shape.planes + 32)) / CACHE_BYTES
     worst = max(compute, shared, memory)
-    return worst + 0.15 * (compute + shared + memory - worst) + 1500.0 + 250.0 * cut.threads / 128
+    # One block alone can't multiply while it stores.
+    stored = share * cut.tiles * cut.nt * 512 / CACHE_BYTES / together
+    return worst + 0.15 * (compute + shared + memory - worst) + stored + 1500.0 + 250.0 * cut.threads / 128
 
 
 def _stages(cut: Blocking, shape: Product, target: Target) -> int:
     """As deep as the blocks that a multiprocessor can hold otherwise allow."""
     count = -(-shape.groups // cut.stage_groups)
-    most = min(MOST_STAGES, max(LEAST_STAGES, count + 1))
+    most = min(MOST_STAGES, max(LEAST_STAGES, count))
     for wanted in range(cut.most_blocks, 0, -1):
         room = (target.shared_limit + BLOCK_SHARED) // wanted - BLOCK_SHARED
         stages = min(most, (room - cut.fixed_bytes) // cut.stage_bytes)
