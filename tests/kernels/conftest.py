@@ -49,7 +49,7 @@ def open_webgpu(tier: str) -> Device:
         pytest.skip(str(error))
 
 
-@pytest.fixture(params=HOSTS + NATIVE)
+@pytest.fixture(params=HOSTS + NATIVE + CUDA)
 def device(request: pytest.FixtureRequest) -> Device:
     return open_device(request.param)
 

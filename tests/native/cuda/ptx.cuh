@@ -11,6 +11,12 @@ inline void mma_b1(int (&c)[4], unsigned a0, unsigned a1, unsigned b, EMULATOR_S
     emulator::emulator_meet_all(emulator::emulator_do_bits, &operand, {"mma_b1", file, line});
 }
 
+inline void mma_b1_first(int (&c)[4], unsigned a0, unsigned a1, unsigned b, EMULATOR_SITE) {
+    for (int& value : c) value = 0;
+    emulator::BitProduct operand = {c, a0, a1, b};
+    emulator::emulator_meet_all(emulator::emulator_do_bits, &operand, {"mma_b1_first", file, line});
+}
+
 inline void mma_s8(int (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], EMULATOR_SITE) {
     emulator::Product<int> operand = {c, a, b};
     emulator::emulator_meet_all(emulator::emulator_do_bytes, &operand, {"mma_s8", file, line});

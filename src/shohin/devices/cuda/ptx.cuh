@@ -29,6 +29,14 @@ __device__ __forceinline__ void mma_b1(int (&c)[4], unsigned a0, unsigned a1, un
         : "r"(a0), "r"(a1), "r"(b));
 }
 
+// The same without anything to add to.
+__device__ __forceinline__ void mma_b1_first(int (&c)[4], unsigned a0, unsigned a1, unsigned b) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k128.row.col.s32.b1.b1.s32.and.popc {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b), "r"(0));
+}
+
 // 16 x 32 int8 times 32 x 8 int8. a0: row lane/4, columns 4(lane%4)..; a1: row lane/4 + 8; a2, a3: columns + 16;
 // b0: rows 4(lane%4).. of column lane/4; b1: rows + 16; c as above.
 __device__ __forceinline__ void mma_s8(int (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
