@@ -1,6 +1,6 @@
 """Speeds of one NVIDIA GPU, each beside its floor: decode, verify, batch decode, long contexts and prefill.
 
-    python bench/cuda.py [--models bonsai-8b:q1_0,bonsai-1.7b:pq2_0] [--device cuda] [--sections decode,phases,...]
+    python bench/gpu.py [--models bonsai-8b:q1_0,bonsai-1.7b:pq2_0] [--device cuda] [--sections decode,phases,...]
 
 Device times are those of many replays of one captured step, back to back, so the host does not count; the line
 ``generate`` is what a caller of ``shohin.generate`` sees. The floor of a step is its bytes over the read bandwidth
