@@ -1,6 +1,6 @@
-// Many rows times plain float32 weights, any width. The sums are those of plain.cu bit by bit: lane l adds the products at
-// k = VECTOR l, 32 VECTOR apart, and the lanes meet in a tree; so every lane of a warp has a sum for all of the warp's
-// 16 x 8 outputs. Slabs of 128 columns come through a ring in shared memory.
+// Many rows times plain float32 weights, any width. The sums are those of plain.cu bit by bit: lane l adds the
+// products at k = VECTOR l, 32 VECTOR apart, and the lanes meet in a tree; so every lane of a warp has a sum for all
+// of the warp's 16 x 8 outputs. Slabs of 128 columns come through a ring in shared memory.
 //
 // Macros: VECTOR (4, or 1 where rows are not at multiples of 16 bytes), EPILOGUE (0 store, 1 add, 2 swiglu), GATHER,
 // STAGES.
@@ -104,8 +104,8 @@ __device__ __forceinline__ void store(const Sums& sums, float* out, int outputs,
 
 // x: rows at multiples of ``stride`` floats, in the order of out unless they are gathered here.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    multiply_f32(const int* step, const float* x, const float* weights, const float* ups, float* out, int outputs, int width,
-                 int stride, int column, int out_width) {
+    multiply_f32(const int* step, const float* x, const float* weights, const float* ups, float* out, int outputs,
+                 int width, int stride, int column, int out_width) {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     Shared& shared = *(Shared*)shared_bytes;
     let_next_start();

@@ -1,14 +1,15 @@
 // Many rows times low-bit weights in tiles: int8 matrix units, weights unpacked in registers.
 //
-// A tile of work is TILES x 16 outputs of 8 NT rows ("tokens"): WM warps with MT tiles of weights each. A block takes every
-// gridDim.x-th; those of one row of tokens come one after the other. Codes, weight bits and scales of the next STAGE_GROUPS
-// groups of 128 come through a ring in shared memory, which runs on from one tile of work to the next, all of it in the order
-// in which lanes read it. WK = 1: a warp takes all groups and adds each group's product to its sums. WK > 1, where there are
-// too few outputs to fill the chip: WK warps take one tile's groups in turn and leave the products in shared memory, where
-// they are added one stage later, in the order of K: the sums are the same bits either way.
+// A tile of work is TILES x 16 outputs of 8 NT rows ("tokens"): WM warps with MT tiles of weights each. A block takes
+// every gridDim.x-th; those of one row of tokens come one after the other. Codes, weight bits and scales of the next
+// STAGE_GROUPS groups of 128 come through a ring in shared memory, which runs on from one tile of work to the next,
+// all of it in the order in which lanes read it. WK = 1: a warp takes all groups and adds each group's product to its
+// sums. WK > 1, where there are too few outputs to fill the chip: WK warps take one tile's groups in turn and leave
+// the products in shared memory, where they are added one stage later, in the order of K: the sums are the same bits
+// either way.
 //
-// Macros: PLANES (bits a weight), PARTS (weights side by side), EPILOGUE (0 store, 1 add, 2 swiglu: tiles of gate and up
-// alternate), GATHER, MT, NT, WM, WK, STAGE_GROUPS, STAGES, MIN_BLOCKS (blocks that a multiprocessor shall hold).
+// Macros: PLANES (bits a weight), PARTS (weights side by side), EPILOGUE (0 store, 1 add, 2 swiglu: tiles of gate and
+// up alternate), GATHER, MT, NT, WM, WK, STAGE_GROUPS, STAGES, MIN_BLOCKS (blocks that a multiprocessor shall hold).
 
 #include "linear/cuda/whole.cuh"
 #include "ptx.cuh"
@@ -60,7 +61,8 @@ __device__ __forceinline__ Place place_of(const Part (&parts)[3], int tile) {
 }
 
 // Where the weights of work that begins with ``first`` lie; tiles past the end repeat the last one.
-__device__ __forceinline__ void find_weights(Shared& shared, const Part (&parts)[3], int work, int first, int tiles, int chunks) {
+__device__ __forceinline__ void find_weights(Shared& shared, const Part (&parts)[3], int work, int first, int tiles,
+                                             int chunks) {
     if (threadIdx.x >= TILES) return;
     int tile = first + threadIdx.x;
     Place place = place_of(parts, tile < tiles ? tile : tiles - 1);
@@ -89,20 +91,21 @@ __device__ __forceinline__ void fetch_weights(Shared& shared, int slot, int work
         if (COUNT % THREADS != 0 && unit >= COUNT) break;
         int lane = unit % 32, plane = unit / 32 % PLANES, own = unit / (32 * PLANES) % PAIRS;
         int tile = unit / (32 * PLANES * PAIRS), pair = stage * PAIRS + own;
-        const uint4* source = shared.bits[work][tile] + (long long)(pair / 2) * (PLANES * 64) + plane * 64 + pair % 2 * 32 + lane;
+        int place = plane * 64 + pair % 2 * 32 + lane;
+        const uint4* source = shared.bits[work][tile] + (long long)(pair / 2) * (PLANES * 64) + place;
         copy_async_16(&target.bits[tile][own][plane][lane], source);
     }
 #pragma unroll
     for (int i = 0; i < (TILES * 8 + THREADS - 1) / THREADS; i++) {
         int unit = threadIdx.x + i * THREADS;
         if (unit >= TILES * 8) break;
-        const unsigned* source = shared.scales[work][unit / 8] + (long long)(stage * STAGE_GROUPS / 4) * 32 + unit % 8 * 4;
-        copy_async_16(&target.scales[unit / 8][unit % 8 * 4], source);
+        int chunk = stage * STAGE_GROUPS / 4, place = unit % 8 * 4;
+        copy_async_16(&target.scales[unit / 8][place], shared.scales[work][unit / 8] + (long long)chunk * 32 + place);
     }
 }
 
-__device__ __forceinline__ void fetch_rows(Shared& shared, int slot, int stage, const uint4* codes, const float4* records,
-                                           int first, int capacity) {
+__device__ __forceinline__ void fetch_rows(Shared& shared, int slot, int stage, const uint4* codes,
+                                           const float4* records, int first, int capacity) {
     Stage& target = shared.stages[slot];
 #pragma unroll
     for (int p = 0; p < PAIRS; p++)
@@ -143,7 +146,9 @@ __device__ __forceinline__ void unpack_tiles(Fragments& a, const uint4 (&raw)[MT
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             unsigned codes[8];
-            unpack(codes, half ? (r ? high.w : high.z) : (r ? high.y : high.x), half ? (r ? low.w : low.z) : (r ? low.y : low.x));
+            unsigned first = r ? high.y : high.x, second = r ? high.w : high.z;
+            unsigned first_low = r ? low.y : low.x, second_low = r ? low.w : low.z;
+            unpack(codes, half ? second : first, half ? second_low : first_low);
 #pragma unroll
             for (int s = 0; s < 4; s++) a[mt][s][r] = codes[2 * s], a[mt][s][r + 2] = codes[2 * s + 1];
         }
@@ -177,7 +182,8 @@ __device__ __forceinline__ void multiply_group(Shared& shared, const Stage& stag
             }
             if (WK == 1) {
 #pragma unroll
-                for (int i = 0; i < 4; i++) sums[mt][nt % OWN_COLUMNS][i] = __fadd_rn(sums[mt][nt % OWN_COLUMNS][i], product[i]);
+                for (int i = 0; i < 4; i++)
+                    sums[mt][nt % OWN_COLUMNS][i] = __fadd_rn(sums[mt][nt % OWN_COLUMNS][i], product[i]);
             } else {
                 shared.products[parity][pair * 2 + half][warp * NT + nt][mt][lane] =
                     make_float4(product[0], product[1], product[2], product[3]);
@@ -258,9 +264,10 @@ __device__ __forceinline__ void store(const Sums& sums, const Part (&parts)[3], 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-    gemm(const int* step, const uint4* codes, const float4* records, float* out, const uint4* bits0, const unsigned* scales0,
-         const uint4* bits1, const unsigned* scales1, const uint4* bits2, const unsigned* scales2, int rows0, int rows1,
-         int rows2, int column, int width, int groups, int tiles, int capacity) {
+    gemm(const int* step, const uint4* codes, const float4* records, float* out, const uint4* bits0,
+         const unsigned* scales0, const uint4* bits1, const unsigned* scales1, const uint4* bits2,
+         const unsigned* scales2, int rows0, int rows1, int rows2, int column, int width, int groups, int tiles,
+         int capacity) {
     extern __shared__ unsigned char shared_bytes[];
     Shared& shared = *(Shared*)shared_bytes;
     const Part parts[3] = {{bits0, scales0, rows0, column},

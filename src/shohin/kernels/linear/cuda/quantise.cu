@@ -1,11 +1,12 @@
-// Rows of activations as int8 for gemm.cu, one block a row, one reading of it. The norm's weight goes into the codes and its
-// factor into the scales, so that codes are written before the factor is known.
+// Rows of activations as int8 for gemm.cu, one block a row, one reading of it. The norm's weight goes into the codes
+// and its factor into the scales, so that codes are written before the factor is known.
 //
-// codes: bytes [pair of groups of 128][capacity rows][256]. Weight 32 q + 8 b + i of a group is byte 32 q + 4 i + b of its
-// 128: a lane of the matrix product finds the 32 codes that meet its word of weight bits side by side. Odd rows have
-// neighbouring units of 16 bytes exchanged, so that the lanes of eight rows read from different banks of shared memory.
-// records: float [group][capacity / 2]{scale of an even row, of the odd row, offset of the even row, of the odd row}, the
-// offset being WHOLE plus the sum of the group's codes. Groups that fill up the last chunk have scale 0.
+// codes: bytes [pair of groups of 128][capacity rows][256]. Weight 32 q + 8 b + i of a group is byte 32 q + 4 i + b
+// of its 128: a lane of the matrix product finds the 32 codes that meet its word of weight bits side by side. Odd
+// rows have neighbouring units of 16 bytes exchanged, so that the lanes of eight rows read from different banks of
+// shared memory. records: float [group][capacity / 2]{scale of an even row, of the odd row, offset of the even row,
+// of the odd row}, the offset being WHOLE plus the sum of the group's codes. Groups that fill up the last chunk have
+// scale 0.
 //
 // Macros: NORM, GATHER (row i is the step's wanted row i), BATCH (groups that 16 lanes load before they work).
 
@@ -19,8 +20,8 @@ __device__ __forceinline__ void load_eight(float (&x)[8], const float* source) {
     x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w, x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
 }
 
-// Four lanes, b = lane % 4, have the codes 8 b + i, i = 0 to 7; lane b leaves with those of i = 2 b (x) and 2 b + 1 (y),
-// byte by byte in the order of b.
+// Four lanes, b = lane % 4, have the codes 8 b + i, i = 0 to 7; lane b leaves with those of i = 2 b (x) and 2 b + 1
+// (y), byte by byte in the order of b.
 __device__ __forceinline__ uint2 transposed(uint2 codes) {
     bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
     unsigned kept = upper ? codes.y : codes.x;
@@ -54,8 +55,8 @@ __device__ __forceinline__ void quantise_group(const Groups& kept, unsigned char
     if (t == 0) kept.peaks[group] = s.peak, kept.sums[group] = sum, kept.squares[group] = s.squares;
 }
 
-extern "C" __global__ void quantise(const int* step, const float* x, const float* norm, unsigned char* codes, float* records,
-                                    int groups, float eps, int capacity) {
+extern "C" __global__ void quantise(const int* step, const float* x, const float* norm, unsigned char* codes,
+                                    float* records, int groups, float eps, int capacity) {
     extern __shared__ unsigned char shared_bytes[];
     Groups kept = {(unsigned*)shared_bytes, (int*)shared_bytes + groups, (float*)shared_bytes + 2 * groups};
     int row = blockIdx.x, lanes = blockDim.x / 16;
