@@ -7,13 +7,13 @@ from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from shohin.devices.buffer import Buffer, Weight
 from shohin.devices.device import Device
 from shohin.devices.step import Step
 from shohin.devices.tape import Call, Tape
-from shohin.devices.webgpu.adapters import Adapter
+from shohin.devices.webgpu.adapters import Adapter, choose
 from shohin.devices.webgpu.dispatch import Target
 from shohin.devices.webgpu.follower import Follower
 from shohin.devices.webgpu.gpu import Gpu, Memory
@@ -29,17 +29,19 @@ __all__ = ["WebGpu"]
 
 
 class WebGpu(Device):
-    """One adapter. tier: one of ``tiers``, the last one by default; binding: bytes of a storage binding, for tests."""
+    """One adapter, the first by default. tier: one of ``tiers``, by default the last one; binding: bytes of a storage
+    binding, by default what the adapter allows.
+    """
 
     name: ClassVar[str] = "webgpu"
 
-    def __init__(self, adapter: Adapter, tier: str | None = None, binding: int | None = None) -> None:
+    def __init__(self, adapter: Adapter | None = None, tier: str | None = None, binding: int | None = None) -> None:
         super().__init__()
-        self.adapter = adapter
+        self.adapter = adapter or choose()
         if tier is not None and tier not in self.tiers:
-            raise NoDevice(f"kernel tier {tier!r} does not run on {adapter}; available: {', '.join(self.tiers)}")
+            raise NoDevice(f"kernel tier {tier!r} does not run on {self.adapter}; available: {', '.join(self.tiers)}")
         self.tier = tier or self.tiers[-1]
-        self.gpu = Gpu(adapter, "subgroups" in self.tier, "f16" in self.tier, binding)
+        self.gpu = Gpu(self.adapter, "subgroups" in self.tier, "f16" in self.tier, binding)
         self.progress: Callable[[int, int], None] | None = None
         self._slots: list[Memory] = []
         self._workspace: list[Memory] = []
@@ -74,12 +76,10 @@ class WebGpu(Device):
 
     # Memory
 
-    def buffer(self, name: str, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> Buffer:
-        """A zeroed buffer that lives until it is dropped; BadShape for zero bytes (SC.2)."""
-        kind = self.float_type if dtype is None else np.dtype(dtype)
-        if min(shape, default=0) < 1:
-            raise BadShape(f"buffer {name!r}: shape {list(shape)} holds no bytes")
-        return Buffer(self, name, shape, kind, self.memory(prod(shape) * kind.itemsize, f"buffer {name!r}"))
+    def _allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """Zeroed memory of the GPU for a buffer, which ``buffer`` counts."""
+        with self.lock:
+            return self.gpu.allocate(prod(shape) * dtype.itemsize, f"an array of shape {list(shape)}")
 
     def memory(self, nbytes: int, what: str) -> Memory:
         """Zeroed memory of the GPU, counted as an allocation."""
@@ -156,6 +156,8 @@ class WebGpu(Device):
         """Upload a tensor's codes and scales, in parts where one binding does not hold it."""
         if self.accepts(tensor.format) == "refused" and len(tensor.shape) > 1:
             raise self._refuse(tensor)
+        if prod(tensor.shape) == 0:
+            raise BadShape(f"weight {tensor.name!r} of shape {list(tensor.shape)} holds no bytes")
         with self.lock:
             fmt, raw = blocks_of(tensor)
             parts = pack(self.gpu, tensor.name, raw, fmt)

@@ -79,7 +79,7 @@ class Gpu:
         size = max(16, -(-nbytes // 16) * 16)
         if size > self.limits.binding:
             raise OutOfMemory(
-                f"device webgpu: {what} needs {size} bytes in one piece, {self.adapter} binds at most "
+                f"device webgpu: {size} bytes in one piece for {what} are not available, {self.adapter} binds at most "
                 f"{self.limits.binding}; ask for a smaller context or batch"
             )
         flags = self._wgpu.BufferUsage

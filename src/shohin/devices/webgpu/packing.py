@@ -50,7 +50,7 @@ def planes(raw: NDArray[np.uint8], fmt: BlockFormat) -> tuple[NDArray[np.uint8],
 
 def pack(gpu: Gpu, name: str, raw: NDArray[np.uint8], fmt: BlockFormat) -> tuple[PackedPart, ...]:
     """Upload rows, as many a part as one binding holds."""
-    row = raw.shape[1]
+    row = max(1, raw.shape[1])
     most = max(1, (gpu.limits.binding - 32) // row)
     parts = []
     for first in range(0, len(raw), most):
