@@ -31,8 +31,8 @@ def assemble(dispatch: Dispatch, target: Target) -> Shader:
     head = ["enable f16;"] if target.f16 else []
     head += [_constant(name, value) for name, value in constants.items()]
     for i, binding in enumerate(dispatch.bindings):
-        access = "read_write" if binding.write else "read"
-        head.append(f"@group(0) @binding({i}) var<storage, {access}> {binding.name}: {binding.type};")
+        also = "_write" if binding.write else ""
+        head.append(f"@group(0) @binding({i}) var<storage, read{also}> {binding.name}: {binding.type};")
     sources = list(dispatch.sources)
     if any(isinstance(b.argument, StepTable) for b in dispatch.bindings):
         sources.append("devices/webgpu/step.wgsl")
