@@ -17,7 +17,7 @@ PASS, PARTS = 8, 3
 THREADS = 128
 TILE_WARPS = 8
 # Up to this many inputs every block prepares the rows itself: less than another launch costs.
-FUSED_INPUTS, FUSED_BYTES = 4096, 16384
+FUSED_INPUTS, FUSED_BYTES = 4096, 12288
 
 
 def plain_launches(linear: Linear, target: Target) -> list[Launch]:
