@@ -13,8 +13,9 @@ import test_attend
 import test_joint
 from oracle import EPS, rope_table
 
-from conftest import open_device, open_webgpu
+from conftest import open_webgpu
 from shohin.devices import Buffer, Device, Step
+from shohin.devices.webgpu import WebGpu
 from shohin.devices.webgpu.dispatch import Part
 from shohin.devices.webgpu.shader import assemble
 from shohin.errors import KernelBuild
@@ -26,14 +27,19 @@ POISON = np.float32(-7.0e33)
 
 
 @pytest.fixture
-def webgpu() -> Device:
+def webgpu() -> WebGpu:
     """One tier: these kernels use neither subgroups nor float16, so there is nothing that tiers change."""
-    return open_device("webgpu-plain")
+    shared = open_webgpu("plain")
+    assert isinstance(shared, WebGpu)
+    return shared
 
 
 @pytest.fixture
-def device(webgpu: Device) -> Device:
-    return webgpu
+def device(webgpu: WebGpu) -> Device:
+    """Counters and pools of its own, over an adapter that keeps its kernels."""
+    made = WebGpu(webgpu.adapter, webgpu.tier)
+    made.gpu = webgpu.gpu
+    return made
 
 
 # The oracles, derived bounds and mutants of the other devices, with this one in their place.
@@ -54,12 +60,15 @@ test_joint_against_torch = test_joint.test_against_torch
 test_more_than_2048_tokens = test_joint.test_more_than_2048_tokens
 test_residencies_agree_bit_for_bit = test_joint.test_residencies_agree_bit_for_bit
 test_resident_calls_out_of_order = test_joint.test_resident_calls_out_of_order
-
-
-@pytest.mark.row("S3.31", "S3.32", "S3.26", "I.4", "T.17")
-def test_counters_prove_the_residency(rng: np.random.Generator) -> None:
-    """On a device of its own, whose pool is still empty."""
-    test_joint.test_counters_prove_the_residency(open_webgpu.__wrapped__("plain"), rng)
+test_positions_and_pages_outside_are_refused_before_anything_is_written = (
+    test_attend.test_positions_and_pages_outside_are_refused_before_anything_is_written
+)
+test_a_cache_of_other_dimensions_is_refused_and_keeps_its_content = (
+    test_attend.test_a_cache_of_other_dimensions_is_refused_and_keeps_its_content
+)
+test_counters_prove_the_residency = test_joint.test_counters_prove_the_residency
+test_shapes_are_checked_in_order = test_joint.test_shapes_are_checked_in_order
+test_failed_growth_keeps_the_old_set = test_joint.test_failed_growth_keeps_the_old_set
 
 
 @pytest.mark.row("S3.46")
