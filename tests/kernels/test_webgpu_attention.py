@@ -298,6 +298,26 @@ def test_every_half_is_stored_and_read_as_numpy_has_it(webgpu: Device, rng: np.r
         np.testing.assert_array_equal(got[seen], want[seen].astype(np.float32))
 
 
+@pytest.mark.parametrize("kv", ["f16", "int8", "f32"])
+def test_wide_heads_fit_the_smallest_workgroups(
+    webgpu: WebGpu, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, kv: str
+) -> None:
+    """Where there are only the 16 KiB that every adapter has, heads of 256 are loaded pair by pair."""
+    heads, table = Heads(4, 2, 256), np.array([[1, 0]])
+    qkv = rows_of(rng, heads, 70)
+
+    def play() -> np.ndarray:
+        rig = Rig(webgpu, heads, kv, 2)
+        many = rig.play(qkv[:69], one_sequence(0, 69, table))
+        return np.concatenate((many, rig.play(qkv[69:], one_sequence(69, 70, table))))
+
+    large = play()
+    monkeypatch.setattr(webgpu.gpu, "limits", replace(webgpu.gpu.limits, shared=16 << 10))
+    small = play()
+    assert 0 < np.abs(small - large).max() < 1e-5
+    assert np.abs(small[1:] - large[:-1]).max() > 1e-5
+
+
 @pytest.mark.row("M.16")
 def test_a_hundred_plays_have_the_same_bits(webgpu: Device, rng: np.random.Generator) -> None:
     heads = Heads(4, 2, 64)

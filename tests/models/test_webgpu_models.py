@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -32,7 +33,7 @@ STEPS = 64
 def opened(tier: str) -> Device:
     """One device a tier for all tests, so that kernels are built once; skips where there is no adapter."""
     try:
-        return devices.device("webgpu", tier=tier)
+        return devices.device(os.environ.get("SHOHIN_TEST_WEBGPU", "webgpu"), tier=tier)
     except NoDevice as error:
         pytest.skip(str(error))
 
