@@ -372,7 +372,7 @@ def test_a_dispatch_binds_at_most_eight_buffers_and_none_twice(webgpu: Device, r
         tape = webgpu.recorder("t", rows)
         norm_linear(tape, x, norm, [weight] * 3, wide, eps=1e-5, activations="int8")
         linear_add(tape, x, weight, out, activations="int8")
-        target = Target(rows, rows, True, True, Limits(1 << 27, 8, 16384, 256))
+        target = Target(rows, rows, True, True, Limits(1 << 27, 8, 16384, 256), 256)
         for call in tape.calls:
             target.next_call()
             plan = beside(call.op, "webgpu").dispatches(call, target)
@@ -394,6 +394,6 @@ def test_long_rows_fit_small_workgroups(webgpu: Device, rng: np.random.Generator
     x, out = webgpu.buffer("x", (1, 25600)), webgpu.buffer("out", (1, 4))
     tape = webgpu.recorder("t", 1)
     linear_add(tape, x, weight, out, activations="int8")
-    target = Target(1, 1, False, False, Limits(1 << 27, 8, 16384, 256))
+    target = Target(1, 1, False, False, Limits(1 << 27, 8, 16384, 256), 256)
     plan = beside(tape.calls[0].op, "webgpu").dispatches(tape.calls[0], target)
     assert [d.entry for d in plan] == ["prepare", "multiply"]

@@ -172,6 +172,24 @@ def test_tiers_agree_bit_by_bit(rng: np.random.Generator, mode: str) -> None:
         np.testing.assert_array_equal(other, found[0])
 
 
+@pytest.mark.row("M.16")
+@pytest.mark.parametrize("mode", ["int8", "exact"])
+@pytest.mark.parametrize(("fmt", "n", "k"), [("Q1_0", 1030, 512), ("Q4_1", 70, 2560), ("F16", 1030, 96)])
+def test_any_number_of_workgroups_gives_the_same_bits(
+    webgpu: WebGpu, rng: np.random.Generator, fmt: str, n: int, k: int, mode: str
+) -> None:
+    """One workgroup that takes all rows in rounds, and more workgroups than rows."""
+    made, x = tensor(rng, fmt, n, k), rows_of(rng, 1, k)
+    usual, found = webgpu.workgroups, []
+    try:
+        for webgpu.workgroups in (1, 3, 16, 256, 5000):
+            found.append(product(webgpu, made, x, mode))
+    finally:
+        webgpu.workgroups = usual
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
 @pytest.mark.row("M.15")
 @pytest.mark.parametrize("m", [1, 5])
 def test_residual(webgpu: Device, rng: np.random.Generator, m: int) -> None:

@@ -11,8 +11,9 @@ from shohin.errors import NoDevice
 
 __all__ = ["Adapter", "all_adapters", "choose", "library"]
 
-# The order in which adapters are offered: what computes fastest first.
-KINDS = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
+# The order in which adapters are offered: what computes fastest first; and how many workgroups fill one. WebGPU tells
+# nothing about the number of cores.
+KINDS = {"DiscreteGPU": 256, "IntegratedGPU": 64, "Unknown": 256, "CPU": 16}
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class Adapter:
     def f16(self) -> bool:
         """Whether kernels may use float16."""
         return "shader-f16" in self.features
+
+    @property
+    def workgroups(self) -> int:
+        """Workgroups that a dispatch should have at least, so that no part of the adapter idles."""
+        return KINDS.get(self.kind, KINDS["Unknown"])
 
     def limit(self, name: str) -> int:
         """A limit of the adapter, named as in WebGPU with dashes."""
@@ -66,7 +72,8 @@ def all_adapters() -> list[Adapter]:
         if info["backend_type"].startswith("OpenGL"):
             continue
         found.append((info["adapter_type"], info["device"] or info["description"], info["backend_type"], handle))
-    found.sort(key=lambda a: KINDS.index(a[0]) if a[0] in KINDS else len(KINDS))
+    order = list(KINDS)
+    found.sort(key=lambda a: order.index(a[0]) if a[0] in order else len(order))
     return [
         Adapter(i, name, backend, kind, frozenset(handle.features), handle)
         for i, (kind, name, backend, handle) in enumerate(found)

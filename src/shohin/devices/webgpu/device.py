@@ -42,6 +42,7 @@ class WebGpu(Device):
             raise NoDevice(f"kernel tier {tier!r} does not run on {self.adapter}; available: {', '.join(self.tiers)}")
         self.tier = tier or self.tiers[-1]
         self.gpu = Gpu(self.adapter, "subgroups" in self.tier, "f16" in self.tier, binding)
+        self.workgroups = self.adapter.workgroups
         self.progress: Callable[[int, int], None] | None = None
         self._slots: list[Memory] = []
         self._workspace: list[Memory] = []
@@ -168,7 +169,8 @@ class WebGpu(Device):
 
     def target(self, rows: int, wanted: int) -> Target:
         """What plans may know of this device."""
-        return Target(rows, wanted, "subgroups" in self.tier, "f16" in self.tier, self.gpu.limits)
+        features = ("subgroups" in self.tier, "f16" in self.tier)
+        return Target(rows, wanted, *features, self.gpu.limits, self.workgroups)
 
     def compile_shaders(self, shaders: Sequence[Shader]) -> None:
         """Build pipelines, each once, and tell ``progress``."""

@@ -126,7 +126,8 @@ class Limits:
 class Target:
     """What a plan may know of the device and the tape, and where it gets scratch.
 
-    rows, wanted: row capacities of the tape. subgroups, f16: features of the tier in use.
+    rows, wanted: row capacities of the tape. subgroups, f16: features of the tier in use. workgroups: how many it takes
+    to fill the adapter.
     """
 
     rows: int
@@ -134,6 +135,7 @@ class Target:
     subgroups: bool
     f16: bool
     limits: Limits
+    workgroups: int
     sizes: list[int] = field(default_factory=list)
     _used: int = field(default=0, repr=False)
 

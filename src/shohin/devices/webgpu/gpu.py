@@ -19,8 +19,8 @@ __all__ = ["Gpu", "Memory", "Pipeline"]
 
 # Storage bindings that we ask for; every adapter has 8.
 BINDINGS = 16
-# Bytes in flight to the GPU at a time while weights are uploaded.
-PIECE = 32 << 20
+# Bytes that one write takes, and that may wait for the next submission while weights are uploaded.
+PIECE, WAITING = 32 << 20, 256 << 20
 # Bytes that come back from the GPU at a time.
 STAGING = 4 << 20
 
@@ -67,6 +67,7 @@ class Gpu:
         )
         self._layouts: dict[tuple[bool, ...], Any] = {}
         self._pipelines: dict[Shader, Pipeline] = {}
+        self._waiting = 0
         self._encode = encoder_of(self._device)
         self._queue = queue_of(self._device)
         self._marker = self.allocate(16, "a marker")
@@ -95,6 +96,11 @@ class Gpu:
         with self.errors("an upload"):
             for start in range(0, len(raw), PIECE):
                 self._device.queue.write_buffer(memory, offset + start, raw[start : start + PIECE])
+            self._waiting += len(raw)
+        if self._waiting > WAITING:
+            # Writes are kept in memory of the driver's until something is submitted.
+            self.submit(())
+            self.wait()
 
     def readable(self, nbytes: int) -> Memory:
         """A buffer that the host reads from after a copy into it."""
@@ -171,6 +177,7 @@ class Gpu:
     def submit(self, bound: Sequence[Bound], copy: Copy | None = None) -> Any:
         """One command buffer with one compute pass, and a copy after it, submitted; its number, without waiting."""
         with self.errors("a submission"):
+            self._waiting = 0
             buffer = self._encode(bound, copy)
             if self._queue is not None:
                 return self._queue.submit(buffer)

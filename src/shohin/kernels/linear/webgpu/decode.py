@@ -16,11 +16,8 @@ from shohin.kernels.linear.webgpu.projection import Linear, Piece
 
 __all__ = ["decode_dispatches", "fits_decode"]
 
-# Workgroups that a dispatch is dealt to: enough for every GPU, few enough that each has rows to spread its preparation
-# over.
-WORKGROUPS = 256
-# Quartets of rows whose blocks lie in workgroup memory at a time.
-HELD = 8
+# Blocks of quartets that a workgroup multiplies between two barriers.
+UNITS = 2 * REDUCED
 
 
 def fits_decode(linear: Linear, target: Target) -> bool:
@@ -34,11 +31,12 @@ def decode_dispatches(linear: Linear, target: Target) -> list[Dispatch]:
 
 
 def _dispatch(linear: Linear, pieces: tuple[Piece, ...], target: Target) -> Dispatch:
-    held = _held(linear, target)
     counted = pieces[:1] if linear.epilogue == "swiglu" else pieces
     quartets = sum(-(-piece.packed.rows // 4) for piece in counted)
-    held = min(held, quartets)
-    rounds = max(1, -(-quartets // (held * WORKGROUPS)))
+    # As many workgroups as fill the adapter, and no more: each prepares the row for itself.
+    share = -(-quartets // target.workgroups)
+    rounds = -(-share // _held(linear, target))
+    held = -(-share // rounds)
     constants, weights = pieces_of(pieces)
     constants |= constants_of(linear) | {"HELD": held, "ROUNDS": rounds}
     mode = "int8" if linear.quantised else "exact"
@@ -51,7 +49,7 @@ def _dispatch(linear: Linear, pieces: tuple[Piece, ...], target: Target) -> Disp
 
 
 def _held(linear: Linear, target: Target) -> int:
-    """Quartets that fit, up to HELD; 0 where not even one does."""
+    """Quartets that fit into the workgroup's memory, up to UNITS of work; 0 where not even one does."""
     width = width_of(linear.weights[0])
     blocks = -(-linear.columns // width)
     fixed = 4 * REDUCED
@@ -59,6 +57,4 @@ def _held(linear: Linear, target: Target) -> int:
         fixed += 4 * blocks * (width // 4 + 1) + 12 * blocks
     pairs = 2 if linear.epilogue == "swiglu" else 1
     quartet = pairs * 4 * (8 * (blocks | 1) + 4)
-    # Fewer than three quarters of the threads would have a block: take more rows at a time.
-    wanted = max(HELD, REDUCED // (blocks * pairs))
-    return max(0, min(wanted, (target.limits.shared - fixed) // quartet))
+    return max(0, min(max(1, UNITS // (blocks * pairs)), (target.limits.shared - fixed) // quartet))
