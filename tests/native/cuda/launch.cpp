@@ -36,7 +36,7 @@ void run_block(unsigned index) {
     state.ready_warps = 0;
     state.barrier = {};
     state.barrier.all = 1;
-    state.waited = false;
+    state.waited = state.early = false;
     state.downwards = random_number() & 1;
     memset(state.at_barrier, 0, sizeof state.at_barrier);
     for (unsigned t = 0; t < launch.threads; t++) {

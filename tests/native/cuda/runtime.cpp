@@ -252,9 +252,15 @@ void emulator_copy_wait(int pending) {
     for (size_t& end : self.groups) end -= copies;
 }
 
+// The block says that it reads what only launches before this graph have written.
+void emulator_read_early() {
+    if (!state.waited && !state.early) allow_written();
+    state.early = true;
+}
+
 void emulator_wait_for_previous() {
     current().waited = true;
-    if (!state.waited) allow_written();
+    if (!state.waited && !state.early) allow_written();
     state.waited = true;
 }
 

@@ -53,7 +53,7 @@ struct State {
     bool at_barrier[MAX_THREADS];
     Barrier barrier;
     unsigned ready_warps, running;   // running: threads that have not ended
-    bool downwards, waited;
+    bool downwards, waited, early;
     uint64_t random;
     unsigned char* shared;
     size_t shared_bytes;

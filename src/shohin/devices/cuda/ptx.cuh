@@ -13,6 +13,10 @@ __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
+// Says that memory is read before wait_for_previous() which no kernel of the same tape writes before this one: the step
+// table, keys of earlier steps. A graph begins when everything before it is complete.
+__device__ __forceinline__ void reads_from_before_the_graph() {}
+
 // The next kernel's blocks may start as soon as there is room for them; they wait by themselves.
 __device__ __forceinline__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900

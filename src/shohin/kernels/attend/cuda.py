@@ -13,8 +13,9 @@ from shohin.kernels.attend.op import PAIRINGS, Attend
 CHUNK = 128
 # Rows up to which blocks share the chunks of a row; more rows fill the device by themselves.
 SHARED_ROWS = 128
-# Blocks that share the keys of one row and KV head: with 8 KV heads they are one to a multiprocessor.
-SPLITS = 16
+# Blocks that share the keys of one row and KV head: with 8 KV heads they are two to a multiprocessor.
+SPLITS = 32
+DECODE_THREADS = 256
 KINDS = {"float16": 0, "int8": 1, "float32": 2}
 
 
@@ -67,10 +68,11 @@ def launches(call: Call, target: Target) -> list[Launch]:
     partials = target.scratch(4 * target.rows * op.heads.kv * chunks * group * (op.heads.dim + 2))
     arrived = target.zeroed(4 * target.rows * op.heads.kv)
     dim = op.heads.dim
-    shared = _stage_bytes(dim) + _query_bytes(dim) + 4 * 16 * (CHUNK + 4) + 4 * 6 * dim
+    warps = DECODE_THREADS // 32
+    shared = _stage_bytes(dim) + _query_bytes(dim) + 4 * 16 * (CHUNK + 4) + 4 * (warps + 2) * dim
     arguments = (STEP, x, q, k, angles, *pool, to, partials, arrived)
     grid = (splits, op.heads.kv, target.rows)
-    return [*before, Launch("attend/decode.cu", "attend_decode", constants, grid, 128, arguments, shared)]
+    return [*before, Launch("attend/decode.cu", "attend_decode", constants, grid, DECODE_THREADS, arguments, shared)]
 
 
 def _stage_bytes(dim: int) -> int:

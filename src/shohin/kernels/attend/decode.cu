@@ -5,7 +5,7 @@
 
 #include "attend/chunk.cuh"
 
-constexpr int THREADS = 128, WARPS = THREADS / 32;
+constexpr int THREADS = 256, WARPS = THREADS / 32;
 // Floats that a chunk leaves: weighted sums [GROUP][HD], then largest scores and sums of weights [GROUP].
 constexpr int PARTIAL = GROUP * (HD + 2);
 
@@ -43,9 +43,9 @@ __device__ __forceinline__ void attend_chunk(Shared& shared, int first, int posi
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < TILES / WARPS; i++) {
-        int tile = warp * (TILES / WARPS) + i;
-        float s[4];
-        score_tile(s, shared.queries, shared.stage, tile);
+        int tile = warp + i * WARPS;
+        float s[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (first + tile * 8 <= position) score_tile(s, shared.queries, shared.stage, tile);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             int key = tile * 8 + lane % 4 * 2 + j % 2;
@@ -85,7 +85,7 @@ __device__ __forceinline__ void merge_chunks(const float* partials, int chunks, 
     for (int i = threadIdx.x; i < GROUP * HD; i += THREADS) {
         int row = i / HD;
         float peak = least(), total = 0.0f, value = 0.0f;
-#pragma unroll 4
+#pragma unroll 16
         for (int c = 0; c < chunks; c++) {
             const float* part = partials + (long long)c * PARTIAL;
             Merge m = merge_of(peak, __ldcg(part + GROUP * HD + row));
@@ -105,18 +105,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ bool last;
     Shared& shared = *(Shared*)shared_bytes;
     let_next_start();
-    wait_for_previous();
+    // Only the projection and, with several rows, the rows just stored have to be waited for.
+    reads_from_before_the_graph();
     int split = blockIdx.x, head = blockIdx.y, m = blockIdx.z;
-    if (m >= step_rows(step)) return;
-    int position = step_position(step, m), sequence = step_sequence(step, m), chunks = position / CHUNK + 1;
-    if (split >= chunks) return;
+    int position = m < step_rows(step) ? step_position(step, m) : -1;
+    int sequence = position < 0 ? 0 : step_sequence(step, m), chunks = position < 0 ? 0 : position / CHUNK + 1;
     const Cache cache = {keys, values, key_scales, value_scales};
+    // What the cache holds already; with one row this token's own comes from the projection.
+    int held = FUSED ? position - 1 : position;
+    if (FUSED && split < chunks) fetch(shared.stage, cache, step, sequence, head, split * CHUNK, held);
+    wait_for_previous();
+    if (split >= chunks) return;
+    if (!FUSED) fetch(shared.stage, cache, step, sequence, head, split * CHUNK, held);
     out += ((long long)m * NQ + head * GROUP) * HD;
     partials += ((long long)m * NKV + head) * CHUNKS * PARTIAL;
-
-    // What the cache holds already; this token's own row comes from the projection.
-    int held = FUSED ? position - 1 : position;
-    fetch(shared.stage, cache, step, sequence, head, split * CHUNK, held);
     prepare(shared, qkv + (long long)m * (NQ + 2 * NKV) * HD, q_norm, k_norm, rope + (long long)position * HD, head);
     for (int c = split; c < chunks; c += SPLITS) {
         copy_async_wait<0>();
