@@ -71,9 +71,9 @@ def seconds(setup: Setup, tape: Tape, step: Step, count: int, calls: tuple[int, 
     return median(found)
 
 
-def phases(setup: Setup, step: Step) -> dict[str, float]:
+def phases(setup: Setup, tape: Tape, step: Step, count: int = 20) -> dict[str, float]:
     """Microseconds of each of the five phases, averaged over all layers: their kernels alone, in the layers' order."""
-    gpu, tape = setup.gpu, setup.model.tape("decode", 1, wanted=1)
+    gpu = setup.gpu
     program, layers = tape._program, setup.model.config.layers
     found = {}
     with gpu.lock:
@@ -93,10 +93,10 @@ def phases(setup: Setup, step: Step) -> dict[str, float]:
                 gpu.driver.replay(graph)
                 gpu.driver.synchronize()
                 begin = perf_counter()
-                for _ in range(20):
+                for _ in range(count):
                     gpu.driver.replay(graph)
                 gpu.driver.synchronize()
-                times.append((perf_counter() - begin) / 20 / len(bound))
+                times.append((perf_counter() - begin) / count / len(bound))
             found[name] = round(median(times) * 1e6, 2)
     return found
 
@@ -194,9 +194,7 @@ def measure(gpu: Device, name: str, sections: list[str], rounds: int, kv: str) -
     for section in sections:
         begin = perf_counter()
         try:
-            found |= (
-                {"phases_us": phases(setup, step_of(model, 1, 64))} if section == "phases" else PARTS[section](setup)
-            )
+            found |= PARTS[section](setup)
         except Exception as error:
             found[f"{section}_failed"] = f"{type(error).__name__}: {error}"[:300]
         print(f"{name} {section}: {perf_counter() - begin:.1f} s", file=sys.stderr)
