@@ -162,7 +162,21 @@ def prefill(setup: Setup) -> dict[str, Any]:
     return {"prefill_4096_tokens_per_s": 4096 / total}
 
 
+def decode_phases(setup: Setup) -> dict[str, Any]:
+    """One row, phase by phase."""
+    return {"phases_us": phases(setup, setup.model.tape("decode", 1, wanted=1), step_of(setup.model, 1, 64))}
+
+
+def prefill_phases(setup: Setup) -> dict[str, Any]:
+    """512 rows in the middle of a prompt of 4,096, phase by phase."""
+    step = step_of(setup.model, 512, 2047)
+    last = Step(step.tokens, step.positions, step.sequences, step.pages, step.wanted[-1:])
+    return {"prefill_phases_us": phases(setup, setup.model.tape("prefill", 512, wanted=1), last, 3)}
+
+
 PARTS = {
+    "phases": decode_phases,
+    "prefill_phases": prefill_phases,
     "decode": decode,
     "generate": generated,
     "context": context,
