@@ -39,7 +39,7 @@ def fresh(**options: object) -> WebGpu:
 # Adapters and settings
 
 
-@pytest.mark.row("SC.1", "S0.1")
+@pytest.mark.row("S3.1", "S3.2")
 def test_adapters_are_chosen_by_index_and_by_name(webgpu: Device) -> None:
     adapter = choose()
     assert devices.device("webgpu:0").kernels.startswith(str(adapter))
@@ -82,7 +82,6 @@ def test_no_adapter_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> Non
         choose()
 
 
-@pytest.mark.row("S0.2")
 def test_tiers_turn_features_on_and_off() -> None:
     opened = {name: open_device(name) for name in WEBGPU}
     for name, device in opened.items():
@@ -95,7 +94,7 @@ def test_tiers_turn_features_on_and_off() -> None:
 # Memory
 
 
-@pytest.mark.row("SC.2", "S0.4")
+@pytest.mark.row("SC.2")
 @pytest.mark.parametrize(
     ("dtype", "shape"), [(np.float16, (5, 3)), (np.int8, (7, 3)), (np.float32, (4, 2)), (np.int32, (9,))]
 )
@@ -117,7 +116,6 @@ def test_rows_are_written_at_any_byte(
         webgpu.buffer("none", (0, 3))
 
 
-@pytest.mark.row("S3.19")
 def test_large_reads_come_in_pieces(webgpu: Device, rng: np.random.Generator) -> None:
     values = rng.integers(0, 2**31, (3, 500_001), np.int32)
     buffer = webgpu.buffer("b", values.shape, np.int32)
@@ -125,7 +123,7 @@ def test_large_reads_come_in_pieces(webgpu: Device, rng: np.random.Generator) ->
     np.testing.assert_array_equal(webgpu.read(buffer), values)
 
 
-@pytest.mark.row("H.22")
+@pytest.mark.row("SC.2", "S3.4")
 def test_what_does_not_fit_says_what_to_shrink() -> None:
     device = fresh(binding=1 << 16)
     with pytest.raises(
@@ -147,7 +145,7 @@ def test_the_driver_without_memory_is_out_of_memory(monkeypatch: pytest.MonkeyPa
         device.buffer("b", (1000,))
 
 
-@pytest.mark.row("H.16")
+@pytest.mark.row("SC.1", "H.16")
 def test_weights_are_counted_until_they_are_dropped(webgpu: Device, rng: np.random.Generator) -> None:
     before, uploads = webgpu.resident_bytes, webgpu.uploads
     weight = packing.pack(webgpu, "w", "Q1_0", rng.standard_normal((8, 256))).weight
@@ -156,7 +154,7 @@ def test_weights_are_counted_until_they_are_dropped(webgpu: Device, rng: np.rand
     assert webgpu.resident_bytes == before
 
 
-@pytest.mark.row("S3.21")
+@pytest.mark.row("S0.6")
 def test_scratch_is_shared_only_by_what_never_lives_together(webgpu: Device) -> None:
     tape = webgpu.recorder("t", 2)
     a, b, c, d = (tape.scratch(name, (2, size)) for name, size in zip("abcd", (8, 16, 32, 4), strict=True))
@@ -190,7 +188,7 @@ def small_tape(device: Device, rows: int = 3) -> tuple[devices.Tape, Buffer]:
     return tape.finish(), x
 
 
-@pytest.mark.row("SC.5", "S0.6", "S0.31")
+@pytest.mark.row("S0.21", "S0.31")
 def test_one_submission_a_play_and_no_allocation_after_warm_up(webgpu: Device) -> None:
     tape, _ = small_tape(webgpu)
     tape.play(Step.rows_only(3), ("out",))
@@ -210,7 +208,6 @@ def test_a_page_table_that_grows_is_one_allocation(webgpu: Device) -> None:
     assert webgpu.allocations - allocations == 1
 
 
-@pytest.mark.row("S0.7")
 def test_both_ways_of_encoding_give_the_same(webgpu: WebGpu) -> None:
     tape, _ = small_tape(webgpu)
     want = tape.play(Step.rows_only(3), ("out",))["out"]
@@ -222,7 +219,7 @@ def test_both_ways_of_encoding_give_the_same(webgpu: WebGpu) -> None:
         webgpu.gpu._encode, webgpu.gpu._queue = kept
 
 
-@pytest.mark.row("S0.35", "S0.36")
+@pytest.mark.row("S0.32", "S0.35")
 def test_a_profile_is_a_submission_a_section(webgpu: Device) -> None:
     x, out = webgpu.buffer("x", (1, 8)), webgpu.buffer("out", (1, 8))
     tape = webgpu.recorder("t", 1)
@@ -271,7 +268,7 @@ def one(token: int) -> Step:
     return Step.of([token], positions=[0])
 
 
-@pytest.mark.row("S0.28", "S0.29")
+@pytest.mark.row("S0.23")
 def test_steps_ahead_are_the_steps_one_by_one(webgpu: Device) -> None:
     want = list(walk(devices.device("host")).follow(one(5), 30))
     tape = walk(webgpu)
@@ -313,7 +310,7 @@ def test_a_run_that_is_left_early_leaves_the_tape_usable(webgpu: Device) -> None
 # What goes wrong
 
 
-@pytest.mark.row("H.23")
+@pytest.mark.row("H.18")
 def test_a_lost_device_fails_and_can_be_opened_again() -> None:
     device = fresh()
     tape, x = small_tape(device)
@@ -327,7 +324,7 @@ def test_a_lost_device_fails_and_can_be_opened_again() -> None:
     assert tape.play(Step.rows_only(1), ("out",))["out"].shape == (1, 5)
 
 
-@pytest.mark.row("H.18")
+@pytest.mark.row("S3.46")
 def test_a_kernel_that_does_not_compile_says_where(webgpu: WebGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     target = webgpu.target(1, 1)
     buffer = webgpu.buffer("b", (4,))
@@ -360,7 +357,6 @@ def test_rows_of_workgroups_are_folded() -> None:
         assert x <= 65535 and z == 1 and workgroups <= x * y < workgroups + 65535 + (y == 1)
 
 
-@pytest.mark.row("S0.30")
 def test_a_dispatch_binds_at_most_eight_buffers_and_none_twice(webgpu: Device, rng: np.random.Generator) -> None:
     """Read and written buffers of a dispatch are different GPU buffers, and none needs more than WebGPU promises."""
     from shohin.devices.beside import beside
@@ -384,7 +380,6 @@ def test_a_dispatch_binds_at_most_eight_buffers_and_none_twice(webgpu: Device, r
                 assert not any(w is o or w == o for w in written for o in others)
 
 
-@pytest.mark.row("H.5")
 def test_long_rows_fit_small_workgroups(webgpu: Device, rng: np.random.Generator) -> None:
     """With WebGPU's least workgroup memory, rows too long to be prepared in every workgroup are prepared once."""
     from shohin.devices.beside import beside
