@@ -2,6 +2,7 @@
 // store the row's own key and value. `found` is that of partials.wgsl.
 @compute @workgroup_size(THREADS)
 fn join(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+    if live_rows() == 0u { return; }
     let head = group.x;
     let last = position(0u);
     let chunks = last / 256u + 1u;

@@ -51,7 +51,7 @@ fn leave_own(t: u32, head: u32) {
 fn partials(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let start = group.x * CHUNK;
     let last = position(0u);
-    if start > last { return; }
+    if start > last || live_rows() == 0u { return; }
     let head = group.y / SHARES;
     let share = group.y % SHARES * SLOTS;
     let heads = min(SLOTS, GROUP - share);
