@@ -372,7 +372,7 @@ MUTANTS = {
     "groups added backwards": ("decode.cu", "products[c * 16]", "products[(CHUNKS - 1 - c) * 16]"),
     "units read too early": ("decode.cu", "copy_async_wait<SLOTS - 1>()", "copy_async_wait<SLOTS>()"),
     "rows past the last weight": ("decode.cu", "return row < n ? column + row : -1", "return column + row"),
-    "rows past the live ones": ("decode.cu", "i < live * ROUND_ROWS", "i < CAPACITY * ROUND_ROWS"),
+    "rows past the live ones": ("decode.cu", "live = GATHER ? step_wanted(step) : step_rows(step)", "live = CAPACITY"),
     "one buffer for all rounds": ("decode.cu", "BLOCK_TILES > ROUND ? 2 : 1", "1"),
 }
 

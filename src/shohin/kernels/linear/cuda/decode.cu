@@ -20,12 +20,16 @@ constexpr int ROUND_UNITS = ROUND * CHUNKS, ROUND_ROWS = 16 * ROUND;
 // 16-byte items between the products of two rows of the input: one more than a multiple of 4, for the banks.
 constexpr int STRIDE = ROUND_UNITS * 16 + 1;
 constexpr int BUFFERS = BLOCK_TILES > ROUND ? 2 : 1;
-// Groups that 16 lanes each quantise of a row; those of how many rows and groups are loaded before the first is used.
-constexpr int PASSES = (PADDED + THREADS / 16 - 1) / (THREADS / 16);
+// Groups and rows that are loaded before the first is used.
 constexpr int BATCH = PASSES < 4 ? PASSES : 4;
 constexpr int BATCH_ROWS = 4 / BATCH < CAPACITY ? 4 / BATCH : CAPACITY;
+// All of a block's units are in flight from the start.
+constexpr bool WHOLE = SLOTS * WARPS >= BLOCK_TILES * CHUNKS;
 // Every warp has units of one chunk only.
 [[maybe_unused]] constexpr bool ONE_CHUNK = BINARY && CAPACITY == 1 && WARPS % CHUNKS == 0;
+// Sums that a thread makes in a round.
+constexpr int FINISHES = (CAPACITY * ROUND_ROWS + THREADS - 1) / THREADS;
+static_assert(CAPACITY <= WARPS, "a warp a row makes the scales");
 static_assert(EPILOGUE != 2 || (ROUND % 2 == 0 && BLOCK_TILES % 2 == 0), "a tile of gate and its tile of up stay together");
 
 struct Shared {
@@ -117,10 +121,10 @@ __device__ __forceinline__ float add_in_order(const uint4* products, const float
     for (int c = 0; c < CHUNKS; c++) {
         uint4 words = products[c * 16];
         float4 s = scales[c];
-        total = __fadd_rn(total, product_of(words.x, s.x));
-        total = __fadd_rn(total, product_of(words.y, s.y));
-        total = __fadd_rn(total, product_of(words.z, s.z));
-        total = __fadd_rn(total, product_of(words.w, s.w));
+        total = __fadd_rn(total, summand(words.x, s.x));
+        total = __fadd_rn(total, summand(words.y, s.y));
+        total = __fadd_rn(total, summand(words.z, s.z));
+        total = __fadd_rn(total, summand(words.w, s.w));
     }
     return total;
 }
@@ -188,9 +192,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         }
     }
     __syncthreads();
-    // The warps with the fewest units.
-    if (NORM)
-        for (int m = WARPS - 1 - warp; m < live; m += WARPS) scale_row(shared.input, m);
+    // A warp a row, from that with the fewest units on.
+    if (NORM && WARPS - 1 - warp < live) scale_row(shared.input, WARPS - 1 - warp);
 #if BINARY
     Columns own = {};
     if (ONE_CHUNK) own = columns_of(shared.input, 0, warp % CHUNKS);
@@ -201,33 +204,42 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         int end = (round + 1) * ROUND_UNITS < units ? (round + 1) * ROUND_UNITS : units;
         int rows = (tiles - round * ROUND) * 16 < ROUND_ROWS ? (tiles - round * ROUND) * 16 : ROUND_ROWS;
         // The threads that finish change from round to round, so that no warp falls behind.
-        int index = ((int)threadIdx.x + THREADS - round * ROUND_ROWS % THREADS) % THREADS;
-        int column = column_of(first + round * ROUND, index % ROUND_ROWS);
+        unsigned index = (threadIdx.x + THREADS - (unsigned)(round * ROUND_ROWS) % THREADS) % THREADS;
+        unsigned sums = (unsigned)(live * ROUND_ROWS);
+        int column = -1;
         float old = 0.0f;
-        if (EPILOGUE == 1 && column >= 0 && index / ROUND_ROWS < live)
-            old = out[(long long)(index / ROUND_ROWS) * WIDTH + column];
+        if (index < sums) {
+            column = column_of(first + round * ROUND, index % ROUND_ROWS);
+            if (EPILOGUE == 1 && column >= 0) old = out[(long long)(index / ROUND_ROWS) * WIDTH + column];
+        }
 
         uint4(&products)[CAPACITY][STRIDE] = shared.products[BUFFERS > 1 ? round & 1 : 0];
         for (; unit < end; unit += WARPS) {
             Unit weight = take(shared, slot);
-            fetch(shared, weights, slot, first, unit + SLOTS * WARPS, units);
-            slot = slot + 1 == SLOTS ? 0 : slot + 1;
             int chunk = unit % CHUNKS, place = (unit - round * ROUND_UNITS) * 16;
 #if BINARY
 #pragma unroll
             for (int m = 0; m < CAPACITY; m++) {
                 if (m >= live) break;
                 Columns columns = ONE_CHUNK ? own : columns_of(shared.input, m, chunk);
-                put_binary((unsigned*)(products[m] + place), binary_sums(weight, columns), weight.scales);
+                binary_unit(weight, columns, (unsigned*)(products[m] + place));
             }
 #else
-            int8_sums(weight, shared.input, chunk, (unsigned*)(products[0] + place), STRIDE * 4);
+            int8_unit(weight, shared.input, chunk, (unsigned*)(products[0] + place), STRIDE * 4);
 #endif
+            if (WHOLE)
+                copy_async_commit();
+            else
+                fetch(shared, weights, slot, first, unit + SLOTS * WARPS, units);
+            slot = slot + 1 == SLOTS ? 0 : slot + 1;
         }
         __syncthreads();
-        for (int i = index; i < live * ROUND_ROWS; i += THREADS) {
-            int m = i / ROUND_ROWS, row = i % ROUND_ROWS;
-            if (i != index) {
+#pragma unroll 1
+        for (int j = 0; j < FINISHES; j++) {
+            unsigned i = index + j * THREADS;
+            if (i >= sums) break;
+            int m = (int)(i / ROUND_ROWS), row = (int)(i % ROUND_ROWS);
+            if (j > 0) {
                 column = column_of(first + round * ROUND, row);
                 if (EPILOGUE == 1 && column >= 0) old = out[(long long)m * WIDTH + column];
             }

@@ -1,6 +1,6 @@
 // Integer sums of one unit, 16 rows of weights x 512 columns, for the decode kernel. What comes out is a word for each row
-// and group of 128: the sum plus BIAS in the low half, the weights' scale as float16 in the high half. The word of row r and
-// group g of the chunk is number 4 r + g of the unit.
+// and group of 128, number 4 r + g of the unit for row r and group g of the chunk: the product as a float; or, where a norm's
+// factor is still being made, the sum plus BIAS in the low half and the weights' scale as float16 in the high half.
 #pragma once
 
 #include "linear/cuda/decode_input.cuh"
@@ -17,21 +17,39 @@ struct Unit {
     unsigned scales;
 };
 
+// The product of a sum plus BIAS, over a float16 scale, and the scale of the input: (float) sum * (d * s).
+__device__ __forceinline__ float product_of(unsigned word, float scale) {
+    // 2^23 + (sum + BIAS) as a float's bits.
+    float sum = __fadd_rn(__uint_as_float(__byte_perm(word, 0x4b00u, 0x5410)), -(8388608.0f + (float)BIAS));
+    return __fmul_rn(sum, __fmul_rn(half_to_float((unsigned short)(word >> 16)), scale));
+}
+
+// What a unit leaves, and what is added in the end.
+__device__ __forceinline__ unsigned left_by_unit(unsigned word, float scale) {
+    return NORM ? word : __float_as_uint(product_of(word, scale));
+}
+
+__device__ __forceinline__ float summand(unsigned word, float scale) {
+    return NORM ? product_of(word, scale) : __uint_as_float(word);
+}
+
 __device__ __forceinline__ unsigned word_of(const uint4& pair, int group, int half) {
     return group % 2 ? (half ? pair.w : pair.z) : (half ? pair.y : pair.x);
 }
 
 #if BINARY
-// A lane's part of a chunk of one row of the input: word lane % 4 of plane lane / 4 of the four groups, and the offset of
-// group lane % 4.
+// A lane's part of a chunk of one row of the input: word lane % 4 of plane lane / 4 of the four groups; offset and scale
+// of group lane % 4.
 struct Columns {
     uint4 bits;
     unsigned offset;
+    float scale;
 };
 
 __device__ __forceinline__ Columns columns_of(const Input& input, int m, int chunk) {
     int lane = threadIdx.x % 32;
-    return {input.codes[m][chunk][lane], input.offsets[m][chunk * 4 + lane % 4]};
+    int group = chunk * 4 + lane % 4;
+    return {input.codes[m][chunk][lane], input.offsets[m][group], NORM ? 0.0f : ((const float*)input.scales[m])[group]};
 }
 
 // Sums for rows lane / 4 (low half) and lane / 4 + 8 (high half) of group lane % 4.
@@ -65,10 +83,11 @@ __device__ __forceinline__ unsigned binary_sums(const Unit& unit, const Columns&
     return TWICE * (unsigned)keep + columns.offset;
 }
 
-__device__ __forceinline__ void put_binary(unsigned* words, unsigned sums, unsigned scales) {
+__device__ __forceinline__ void binary_unit(const Unit& unit, const Columns& columns, unsigned* words) {
     int lane = threadIdx.x % 32;
-    words[lane] = __byte_perm(sums, scales, 0x5410);
-    words[lane + 32] = __byte_perm(sums, scales, 0x7632);
+    unsigned sums = binary_sums(unit, columns);
+    words[lane] = left_by_unit(__byte_perm(sums, unit.scales, 0x5410), columns.scale);
+    words[lane + 32] = left_by_unit(__byte_perm(sums, unit.scales, 0x7632), columns.scale);
 }
 #else
 // Codes i of the bytes b: 32 q + i + 8 b.
@@ -78,7 +97,7 @@ __device__ __forceinline__ unsigned unpacked(unsigned high, unsigned low, int i)
 }
 
 // All rows of the input at once: column m of the product is row m. words: those of row 0, ``stride`` before those of row 1.
-__device__ __forceinline__ void int8_sums(const Unit& unit, const Input& input, int chunk, unsigned* words, int stride) {
+__device__ __forceinline__ void int8_unit(const Unit& unit, const Input& input, int chunk, unsigned* words, int stride) {
     int lane = threadIdx.x % 32, row = lane / 4, q = lane % 4;
     unsigned made[4][4];
 #pragma unroll
@@ -105,8 +124,10 @@ __device__ __forceinline__ void int8_sums(const Unit& unit, const Input& input, 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int m = 2 * q + i % 2;
-            unsigned offset = m < CAPACITY ? input.offsets[m < CAPACITY ? m : 0][chunk * 4 + g] : 0;
-            made[i][g] = __byte_perm(TWICE * (unsigned)c[i] + offset, scales, i < 2 ? 0x5410 : 0x7610);
+            if (m >= CAPACITY) m = 0;
+            unsigned word = TWICE * (unsigned)c[i] + input.offsets[m][chunk * 4 + g];
+            float scale = NORM ? 0.0f : ((const float*)input.scales[m])[chunk * 4 + g];
+            made[i][g] = left_by_unit(__byte_perm(word, scales, i < 2 ? 0x5410 : 0x7610), scale);
         }
     }
 #pragma unroll
@@ -118,10 +139,3 @@ __device__ __forceinline__ void int8_sums(const Unit& unit, const Input& input, 
     }
 }
 #endif
-
-// The product of one word: (float) sum * (scale of the weights * scale of the input).
-__device__ __forceinline__ float product_of(unsigned word, float scale) {
-    // 2^23 + (sum + BIAS) as a float's bits.
-    float sum = __fadd_rn(__uint_as_float(__byte_perm(word, 0x4b00u, 0x5410)), -(8388608.0f + (float)BIAS));
-    return __fmul_rn(sum, __fmul_rn(half_to_float((unsigned short)(word >> 16)), scale));
-}

@@ -7,6 +7,8 @@ constexpr int GROUPS = K / 128;
 constexpr int CHUNKS = (GROUPS + 3) / 4;
 // Groups of 128 with those that fill up the last chunk of 512; these have codes 0 and scale 0.
 constexpr int PADDED = 4 * CHUNKS;
+// Groups that 16 lanes each quantise of a row.
+constexpr int PASSES = (PADDED + THREADS / 16 - 1) / (THREADS / 16);
 // Added to a sum of codes so that 16 bits hold it without a sign.
 constexpr unsigned BIAS = 0x8000u;
 
@@ -74,7 +76,7 @@ __device__ __forceinline__ void quantise_groups(Input& input, int m, int first, 
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
         int group = first + i * (THREADS / 16);
-        if (group >= PADDED) break;
+        if (PADDED % (THREADS / 16) != 0 && group >= PADDED) break;
         put_codes(input, m, group, t, codes[i]);
         if (t != 0) continue;
         input.offsets[m][group] = BIAS * 0x10001u - (unsigned)sums[i] * 0x10001u;
