@@ -200,15 +200,16 @@ def test_failed_growth_keeps_the_old_set(device: Device, rng: np.random.Generato
     parts = operands(rng, shape)
     want = joint_attention(device, shape, parts, pooled=True)
     pool = device.pool("attention")
-    allocate, left = device._allocate, [succeed]
+    owner, name = (device.driver, "allocate") if device.name == "cuda" else (device, "_allocate")
+    allocate, left = getattr(owner, name), [succeed]
 
-    def failing(shape, dtype):
+    def failing(*size):
         if left[0] == 0:
             raise OutOfMemory("no more")
         left[0] -= 1
-        return allocate(shape, dtype)
+        return allocate(*size)
 
-    monkeypatch.setattr(device, "_allocate", failing)
+    monkeypatch.setattr(owner, name, failing)
     with pytest.raises(OutOfMemory):
         joint_attention(device, large, operands(rng, large), pooled=True)
     assert pool.allocations == (4 if succeed < 3 else 7), "q, k, v count together or not at all"

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from shohin.kernels.joint_attention.op import MAX_HEAD_DIM, JointAttention, joint_attention
+from shohin.kernels.joint_attention.op import MAX_HEAD_DIM, MODES, JointAttention, joint_attention
 
-__all__ = ["MAX_HEAD_DIM", "JointAttention", "joint_attention"]
+__all__ = ["MAX_HEAD_DIM", "MODES", "JointAttention", "joint_attention"]

@@ -22,14 +22,19 @@ class JointShape:
     """H heads, S tokens, D values a head. q, k and v are head-major [H, S, D], the result is token-major [S, H * D].
 
     S has no cap; D is at most 256, of any remainder (S3.24, T.9, T.18: one kernel, one rule). BadShape otherwise.
+
+    mode: ``exact``; or ``fast``, which permits a device to round q, k, v and the softmax weights to float16 (sums stay
+    float32): each weight is then off by about 2^-10 times |q| . |k| / sqrt(D), and magnitudes above 65,504 become
+    infinite. ``host`` and ``cpu`` compute the same in both. BadRequest for any other mode.
     """
 
     heads: int
     tokens: int
     dim: int
+    mode: str = "exact"
 
     def __post_init__(self) -> None:
-        JointAttention(self.heads, self.tokens, self.dim)
+        JointAttention(self.heads, self.tokens, self.dim, self.mode)
         product(WHAT, self.heads, self.tokens, self.dim)
 
     @property
@@ -126,6 +131,6 @@ def _upload(device: Device, buffers: tuple[Buffer, ...], parts: list[Array]) -> 
 def _record(device: Device, shape: JointShape, buffers: tuple[Buffer, ...]) -> Tape:
     q, k, v, out = buffers
     tape = device.recorder(WHAT, 1)
-    record_joint(tape, q, k, v, out, heads=shape.heads)
+    record_joint(tape, q, k, v, out, heads=shape.heads, mode=shape.mode)
     tape.output("out", out, "all")
     return tape.finish()
