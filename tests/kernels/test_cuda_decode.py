@@ -355,11 +355,7 @@ MUTANTS = {
     "the sign plane counts as any other": ("decode_dot.cuh", "lane % 4 == 3 ? -2 : 2", "2"),
     "a plane's weight": ("decode_dot.cuh", "weight = 1 << (2 * (lane % 4))", "weight = 1 << (lane % 4)"),
     "low bits count twice": ("decode_dot.cuh", "c[i] = 2 * c[i] + d[i]", "c[i] = c[i] + 2 * d[i]"),
-    "halves exchanged": (
-        "decode_dot.cuh",
-        "words[lane + 32] = __byte_perm(sums",
-        "words[lane ^ 36] = __byte_perm(sums",
-    ),
+    "a lane's second word": ("decode_dot.cuh", "words[lane + 32] = left_by_unit", "words[lane ^ 36] = left_by_unit"),
     "an unpacked bit": ("decode_dot.cuh", "2 * s + i / 2", "2 * s + i % 2"),
     "another group's scale": ("decode_dot.cuh", "lane / 4 * 4 + g)", "lane / 4 * 4)"),
     "scales associated otherwise": (

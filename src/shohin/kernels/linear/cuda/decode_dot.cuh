@@ -1,6 +1,6 @@
 // Integer sums of one unit, 16 rows of weights x 512 columns, for the decode kernel. What comes out is a word for each row
-// and group of 128, number 4 r + g of the unit for row r and group g of the chunk: the product as a float; or, where a norm's
-// factor is still being made, the sum plus BIAS in the low half and the weights' scale as float16 in the high half.
+// and group of 128, number 4 r + g of the unit for row r and group g of the chunk: the product as a float; or, where a
+// norm's factor is still being made, the sum plus BIAS in the low half and the weights' scale as float16 in the high half.
 #pragma once
 
 #include "linear/cuda/decode_input.cuh"
