@@ -117,15 +117,23 @@ void normalise_head(float *x, const float *weight, const Shape &s) {
     for (std::int64_t d = 0; d < s.dim; ++d) x[d] = (x[d] * factor) * weight[d];
 }
 
-void rotate(float *x, const float *angles, const Shape &s) {
-    const std::int64_t half = s.dim / 2, step = s.adjacent ? 2 : 1, apart = s.adjacent ? 1 : half;
-    for (std::int64_t i = 0; i < half; ++i) {
-        const float cosine = angles[i], sine = angles[half + i];
-        float &low = x[i * step], &high = x[i * step + apart];
-        const float a = low * cosine - high * sine, b = low * sine + high * cosine;
-        low = a;
-        high = b;
+// A pair is low[i * Step] and high[i * Step]; angles: cosines, then sines.
+template <int Step>
+void rotate_pairs(float *SHOHIN_RESTRICT low, float *SHOHIN_RESTRICT high, const float *SHOHIN_RESTRICT angles,
+                  std::int64_t pairs) {
+    for (std::int64_t i = 0; i < pairs; ++i) {
+        const float cosine = angles[i], sine = angles[pairs + i], x = low[i * Step], y = high[i * Step];
+        low[i * Step] = x * cosine - y * sine;
+        high[i * Step] = x * sine + y * cosine;
     }
+}
+
+void rotate(float *x, const float *angles, const Shape &s) {
+    const std::int64_t half = s.dim / 2;
+    if (s.adjacent)
+        rotate_pairs<2>(x, x + 1, angles, half);
+    else
+        rotate_pairs<1>(x, x + half, angles, half);
 }
 
 // Round once to the cache's type.
@@ -135,7 +143,7 @@ void store_row(const Operand &cache, const Operand &scales, std::int64_t row, co
         return;
     }
     if (cache.kind == Kind::f16) {
-        for (std::int64_t d = 0; d < dim; ++d) cache.as<std::uint16_t>()[row * dim + d] = to_half(x[d]);
+        to_halves(x, cache.as<std::uint16_t>() + row * dim, dim);
         return;
     }
     std::uint32_t top = 0;

@@ -70,30 +70,42 @@ __device__ __forceinline__ void fetch(Stage& stage, const Cache& cache, const in
     copy_async_commit();
 }
 
-// Scores times log2 e of 8 keys, tile ``tile`` of the chunk.
-__device__ __forceinline__ void score_tile(float (&s)[4], const Queries& q, const Stage& stage, int tile) {
+// Scores times log2 e of COUNT tiles of 8 keys from tile ``tile`` on; the tiles share each load of the queries.
+template <int COUNT>
+__device__ __forceinline__ void score_tiles(float (*s)[4], const Queries& q, const Stage& stage, int tile) {
     int lane = threadIdx.x % 32;
-    float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    float c[COUNT][4];
+#pragma unroll
+    for (int t = 0; t < COUNT; t++) c[t][0] = c[t][1] = c[t][2] = c[t][3] = 0.0f;
 #pragma unroll
     for (int i = 0; i < STEPS; i += 2) {
-        unsigned keys[4];
-        load_matrix_x4(keys, &stage.keys[tile * 8 + lane % 8][i * 16 + lane / 8 * 8]);
+        unsigned high[2][4], low[2][4];
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            unsigned high[4], low[4];
-            load_matrix_x4(high, &q.high[lane % 16][(i + j) * 16 + lane / 16 * 8]);
-            load_matrix_x4(low, &q.low[lane % 16][(i + j) * 16 + lane / 16 * 8]);
-            const unsigned b[2] = {keys[2 * j], keys[2 * j + 1]};
-            mma_f16(c, high, b);
-            mma_f16(c, low, b);
+            load_matrix_x4(high[j], &q.high[lane % 16][(i + j) * 16 + lane / 16 * 8]);
+            load_matrix_x4(low[j], &q.low[lane % 16][(i + j) * 16 + lane / 16 * 8]);
+        }
+#pragma unroll
+        for (int t = 0; t < COUNT; t++) {
+            unsigned keys[4];
+            load_matrix_x4(keys, &stage.keys[(tile + t) * 8 + lane % 8][i * 16 + lane / 8 * 8]);
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const unsigned b[2] = {keys[2 * j], keys[2 * j + 1]};
+                mma_f16(c[t], high[j], b);
+                mma_f16(c[t], low[j], b);
+            }
         }
     }
     float scale = __fmul_rn(__fdiv_rn(1.0f, __fsqrt_rn((float)HD)), LOG2E);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float part = KIND == 1 ? __fmul_rn(c[i], stage.key_scales[tile * 8 + lane % 4 * 2 + i % 2]) : c[i];
-        s[i] = __fmul_rn(part, scale);
-    }
+    for (int t = 0; t < COUNT; t++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float part = c[t][i];
+            if (KIND == 1) part = __fmul_rn(part, stage.key_scales[(tile + t) * 8 + lane % 4 * 2 + i % 2]);
+            s[t][i] = __fmul_rn(part, scale);
+        }
 }
 
 // Largest score and sum of weights of rows lane / 4 and lane / 4 + 8; the scores become weights 2^(s - largest).
@@ -126,16 +138,15 @@ __device__ __forceinline__ void split(unsigned& high, unsigned& low, float a, fl
                      __fsub_rn(b, half_to_float((unsigned short)(high >> 16))));
 }
 
-// Weighted sums of 16 columns from column ``d`` on: c[0] the first 8, c[1] the others.
-__device__ __forceinline__ void mix(float (&c)[2][4], const float (&p)[TILES][4], const Stage& stage, int d) {
+// Weighted sums of COUNT times 8 columns from column ``d`` on, which share each splitting of the weights.
+template <int COUNT>
+__device__ __forceinline__ void mix(float (&c)[COUNT][4], const float (&p)[TILES][4], const Stage& stage, int d) {
     int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < 2; i++)
-#pragma unroll
-        for (int j = 0; j < 4; j++) c[i][j] = 0.0f;
+    for (int i = 0; i < COUNT; i++) c[i][0] = c[i][1] = c[i][2] = c[i][3] = 0.0f;
 #pragma unroll
     for (int k = 0; k < CHUNK / 16; k++) {
-        unsigned high[4], low[4], v[4];
+        unsigned high[4], low[4];
 #pragma unroll
         for (int part = 0; part < 4; part++) {
             const float* w = p[2 * k + part / 2];
@@ -146,12 +157,16 @@ __device__ __forceinline__ void mix(float (&c)[2][4], const float (&p)[TILES][4]
             }
             split(high[part], low[part], a, b);
         }
-        load_matrix_x4_transposed(v, &stage.values[k * 16 + lane % 16][d + lane / 16 * 8]);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const unsigned b[2] = {v[2 * i], v[2 * i + 1]};
-            mma_f16(c[i], high, b);
-            mma_f16(c[i], low, b);
+        for (int i = 0; i < COUNT; i += 2) {
+            unsigned v[4];
+            load_matrix_x4_transposed(v, &stage.values[k * 16 + lane % 16][d + i * 8 + lane / 16 * 8]);
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const unsigned b[2] = {v[2 * j], v[2 * j + 1]};
+                mma_f16(c[i + j], high, b);
+                mma_f16(c[i + j], low, b);
+            }
         }
     }
 }

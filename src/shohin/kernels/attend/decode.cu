@@ -18,16 +18,17 @@ struct Shared {
 };
 
 // The queries of a group, and (FUSED) this token's key and value as the cache will hold them.
-__device__ __forceinline__ void prepare(Shared& shared, const float* row, const float* q_norm, const float* k_norm,
-                                        const float* angles, int head) {
+__device__ __forceinline__ void prepare(Shared& shared, const float* row, const Turn& first_turn, const float* q_norm,
+                                        const float* k_norm, const float* angles, int head) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int i = warp; i < GROUP + 2 * FUSED; i += WARPS) {
+        Turn turn = i < WARPS ? first_turn : turn_of(i < GROUP ? q_norm : k_norm, angles);
         float* out = i < GROUP ? shared.turned[warp] : shared.own[i - GROUP];
         if (i == GROUP + 1) {
             for (int d = lane; d < HD; d += 32) out[d] = row[(NQ + NKV + head) * HD + d];
             continue;
         }
-        turn_head(row + (i < GROUP ? head * GROUP + i : NQ + head) * HD, i < GROUP ? q_norm : k_norm, angles, out);
+        turn_head(row + (i < GROUP ? head * GROUP + i : NQ + head) * HD, turn, out);
         if (i < GROUP)
             for (int d = lane; d < HD; d += 32) put_query(shared.queries, i, d, out[d]);
         __syncwarp();
@@ -45,7 +46,7 @@ __device__ __forceinline__ void attend_chunk(Shared& shared, int first, int posi
     for (int i = 0; i < TILES / WARPS; i++) {
         int tile = warp + i * WARPS;
         float s[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (first + tile * 8 <= position) score_tile(s, shared.queries, shared.stage, tile);
+        if (first + tile * 8 <= position) score_tiles<1>(&s, shared.queries, shared.stage, tile);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             int key = tile * 8 + lane % 4 * 2 + j % 2;
@@ -61,7 +62,7 @@ __device__ __forceinline__ void attend_chunk(Shared& shared, int first, int posi
     weigh(p, peak, total);
     for (int d = warp * 16; d < HD; d += WARPS * 16) {
         float c[2][4];
-        mix(c, p, shared.stage, d);
+        mix<2>(c, p, shared.stage, d);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             int row = lane / 4 + i % 4 / 2 * 8, column = d + i / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -114,30 +115,23 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     // What the cache holds already; with one row this token's own comes from the projection.
     int held = FUSED ? position - 1 : position;
     if (FUSED && split < chunks) fetch(shared.stage, cache, step, sequence, head, split * CHUNK, held);
+    const float* angles = rope + (long long)(position < 0 ? 0 : position) * HD;
+    Turn turn = turn_of(threadIdx.x / 32 < GROUP ? q_norm : k_norm, angles);
     wait_for_previous();
     if (split >= chunks) return;
     if (!FUSED) fetch(shared.stage, cache, step, sequence, head, split * CHUNK, held);
     out += ((long long)m * NQ + head * GROUP) * HD;
     partials += ((long long)m * NKV + head) * CHUNKS * PARTIAL;
-    prepare(shared, qkv + (long long)m * (NQ + 2 * NKV) * HD, q_norm, k_norm, rope + (long long)position * HD, head);
+    prepare(shared, qkv + (long long)m * (NQ + 2 * NKV) * HD, turn, q_norm, k_norm, angles, head);
     for (int c = split; c < chunks; c += SPLITS) {
         copy_async_wait<0>();
         __syncthreads();
         if (FUSED && c == chunks - 1) {
-            int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+            int warp = threadIdx.x / 32, at = position % CHUNK;
             long long place = place_of(step, sequence, position, head);
-            if (warp < 2) {
-                void* part = warp ? values : keys;
-                unsigned short* scales = warp ? value_scales : key_scales;
-                store_row(part, scales, place, shared.own[warp]);
-                __syncwarp();
-                unsigned short* to = warp ? shared.stage.values[position % CHUNK] : shared.stage.keys[position % CHUNK];
-                for (int d = lane; d < HD; d += 32)
-                    to[d] = KIND == 1 ? float_to_half((float)((const signed char*)part)[place * HD + d])
-                                      : ((const unsigned short*)part)[place * HD + d];
-                if (KIND == 1 && lane == 0)
-                    (warp ? shared.stage.value_scales : shared.stage.key_scales)[position % CHUNK] = half_to_float(scales[place]);
-            }
+            Stage& stage = shared.stage;
+            if (warp == 0) store_row(keys, key_scales, place, shared.own[0], stage.keys[at], &stage.key_scales[at]);
+            if (warp == 1) store_row(values, value_scales, place, shared.own[1], stage.values[at], &stage.value_scales[at]);
             __syncthreads();
         }
         attend_chunk(shared, c * CHUNK, position, partials + (long long)c * PARTIAL, chunks == 1 ? out : nullptr);

@@ -30,23 +30,38 @@ __device__ __forceinline__ float sum_of_warp(float value) {
     return value;
 }
 
-// A head normed and rotated by one warp, into ``out`` [HD] (shared memory that only this warp uses). norm is constant
-// memory or null; angles are cos of every pair, then sin.
-__device__ __forceinline__ void turn_head(const float* x, const float* norm, const float* angles, float* out) {
+// What a warp needs beside a head's values: norm weights, cosines and sines, which are constant and may be loaded early.
+struct Turn {
+    float norm[EACH], cosine[EACH], sine[EACH];
+};
+
+// angles: cos of every pair, then sin.
+__device__ __forceinline__ Turn turn_of(const float* norm, const float* angles) {
+    Turn turn;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int d = threadIdx.x % 32 + 32 * i, pair = ADJACENT ? d / 2 : d % (HD / 2);
+        bool inside = d < HD;
+        turn.norm[i] = QK_NORM && inside ? norm[d] : 1.0f;
+        turn.cosine[i] = inside ? angles[pair] : 0.0f;
+        turn.sine[i] = inside ? angles[HD / 2 + pair] : 0.0f;
+    }
+    return turn;
+}
+
+// A head normed and rotated by one warp, into ``out`` [HD] (shared memory that only this warp uses).
+__device__ __forceinline__ void turn_head(const float* x, const Turn& turn, float* out) {
     int lane = threadIdx.x % 32;
     float values[EACH], squares = 0.0f;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        int d = lane + 32 * i;
-        values[i] = d < HD ? x[d] : 0.0f;
-        squares = fmaf(values[i], values[i], squares);
-    }
+    for (int i = 0; i < EACH; i++) values[i] = lane + 32 * i < HD ? x[lane + 32 * i] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) squares = fmaf(values[i], values[i], squares);
     if (QK_NORM) {
         float mean = __fdiv_rn(sum_of_warp(squares), (float)HD);
         float factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, EPS)));
 #pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (lane + 32 * i < HD) values[i] = __fmul_rn(__fmul_rn(values[i], factor), norm[lane + 32 * i]);
+        for (int i = 0; i < EACH; i++) values[i] = __fmul_rn(__fmul_rn(values[i], factor), turn.norm[i]);
     }
 #pragma unroll
     for (int i = 0; i < EACH; i++)
@@ -56,10 +71,9 @@ __device__ __forceinline__ void turn_head(const float* x, const float* norm, con
     for (int i = 0; i < EACH; i++) {
         int d = lane + 32 * i;
         if (d >= HD) continue;
-        int pair = ADJACENT ? d / 2 : d % (HD / 2);
         bool second = ADJACENT ? d % 2 : d >= HD / 2;
-        float a = out[ADJACENT ? 2 * pair : pair], b = out[ADJACENT ? 2 * pair + 1 : pair + HD / 2];
-        float c = angles[pair], s = angles[HD / 2 + pair];
+        float other = out[ADJACENT ? d ^ 1 : second ? d - HD / 2 : d + HD / 2];
+        float a = second ? other : values[i], b = second ? values[i] : other, c = turn.cosine[i], s = turn.sine[i];
         values[i] = second ? __fadd_rn(__fmul_rn(a, s), __fmul_rn(b, c)) : __fsub_rn(__fmul_rn(a, c), __fmul_rn(b, s));
     }
     __syncwarp();
@@ -69,8 +83,10 @@ __device__ __forceinline__ void turn_head(const float* x, const float* norm, con
     __syncwarp();
 }
 
-// Rounds a row once to the cache's type and stores it; one warp.
-__device__ __forceinline__ void store_row(void* cache, unsigned short* scales, long long place, const float* row) {
+// Rounds a row once to the cache's type and stores it; one warp. staged: where the same row is wanted as float16 (codes,
+// for int8), with its scale; or null.
+__device__ __forceinline__ void store_row(void* cache, unsigned short* scales, long long place, const float* row,
+                                          unsigned short* staged = nullptr, float* staged_scale = nullptr) {
     int lane = threadIdx.x % 32;
     if (KIND == 1) {
         unsigned peak = 0;
@@ -85,13 +101,18 @@ __device__ __forceinline__ void store_row(void* cache, unsigned short* scales, l
         bool usable = wide > 0.0f && (__float_as_uint(wide) & 0x7fffffffu) < 0x7f800000u;
         for (int d = lane; d < HD; d += 32) {
             int code = usable ? (int)rintf(__fdiv_rn(row[d], wide)) : 0;
-            ((signed char*)cache)[place * HD + d] = (signed char)(code > 127 ? 127 : code < -127 ? -127 : code);
+            code = code > 127 ? 127 : code < -127 ? -127 : code;
+            ((signed char*)cache)[place * HD + d] = (signed char)code;
+            if (staged) staged[d] = float_to_half((float)code);
         }
         if (lane == 0) scales[place] = scale;
+        if (staged && lane == 0) *staged_scale = wide;
         return;
     }
     for (int d = lane; d < HD; d += 32) {
-        if (KIND == 0) ((unsigned short*)cache)[place * HD + d] = float_to_half(row[d]);
+        unsigned short half = KIND == 0 ? float_to_half(row[d]) : 0;
+        if (KIND == 0) ((unsigned short*)cache)[place * HD + d] = half;
         if (KIND == 2) ((float*)cache)[place * HD + d] = row[d];
+        if (staged) staged[d] = half;
     }
 }

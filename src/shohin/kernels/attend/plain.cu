@@ -23,7 +23,8 @@ extern "C" __global__ void __launch_bounds__(CHUNK)
     int m = blockIdx.y, q_head = blockIdx.x, head = q_head / GROUP, t = threadIdx.x;
     if (m >= step_rows(step)) return;
     int position = step_position(step, m), sequence = step_sequence(step, m);
-    if (t < 32) turn_head(qkv + ((long long)m * (NQ + 2 * NKV) + q_head) * HD, q_norm, rope + (long long)position * HD, query);
+    if (t < 32)
+        turn_head(qkv + ((long long)m * (NQ + 2 * NKV) + q_head) * HD, turn_of(q_norm, rope + (long long)position * HD), query);
     float peak = least(), total = 0.0f, mixed[(HD + CHUNK - 1) / CHUNK] = {};
     for (int first = 0; first <= position; first += CHUNK) {
         __syncthreads();

@@ -31,8 +31,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         bool there = i < A_WARP * GROUP && token < rows;
         if (there) {
             int m = first_row + token;
-            turn_head(qkv + ((long long)m * (NQ + 2 * NKV) + head * GROUP + i % GROUP) * HD, q_norm,
-                      rope + (long long)step_position(step, m) * HD, shared.turned[warp]);
+            turn_head(qkv + ((long long)m * (NQ + 2 * NKV) + head * GROUP + i % GROUP) * HD,
+                      turn_of(q_norm, rope + (long long)step_position(step, m) * HD), shared.turned[warp]);
         }
         for (int d = lane; d < HD; d += 32) put_query(shared.queries[warp], i, d, there ? shared.turned[warp][d] : 0.0f);
         __syncwarp();
@@ -67,12 +67,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 mine[half] = token[half] >= begin && token[half] < end && position[half] >= first;
             if (!__any_sync(WARP, mine[0] || mine[1])) continue;
 #pragma unroll
-            for (int j = 0; j < TILES; j++) {
-                score_tile(s[j], shared.queries[warp], shared.stage, j);
+            for (int j = 0; j < TILES; j += 4) score_tiles<4>(s + j, shared.queries[warp], shared.stage, j);
+#pragma unroll
+            for (int j = 0; j < TILES; j++)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     if (first + j * 8 + lane % 4 * 2 + i % 2 > position[i / 2]) s[j][i] = least();
-            }
             weigh(s, chunk_peak, chunk_total);
             Merge merge[2];
 #pragma unroll
@@ -83,11 +83,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 peak[half] = merge[half].peak;
             }
 #pragma unroll
-            for (int t = 0; t < HD / 8; t += 2) {
-                float c[2][4];
-                mix(c, s, shared.stage, t * 8);
+            for (int t = 0; t < HD / 8; t += 4) {
+                float c[4][4];
+                mix<4>(c, s, shared.stage, t * 8);
 #pragma unroll
-                for (int i = 0; i < 8; i++)
+                for (int i = 0; i < 16; i++)
                     if (mine[i % 4 / 2])
                         value[t + i / 4][i % 4] = merged(value[t + i / 4][i % 4], c[i / 4][i % 4], merge[i % 4 / 2]);
             }

@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(128)
     int position = step_position(step, m);
     const float* row = qkv + (long long)m * (NQ + 2 * NKV) * HD;
     long long place = place_of(step, step_sequence(step, m), position, head);
-    turn_head(row + (NQ + head) * HD, k_norm, rope + (long long)position * HD, turned[warp]);
+    turn_head(row + (NQ + head) * HD, turn_of(k_norm, rope + (long long)position * HD), turned[warp]);
     store_row(keys, key_scales, place, turned[warp]);
     store_row(values, value_scales, place, row + (NQ + NKV + head) * HD);
 }
