@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import cast
 
-
 from shohin.devices import Buffer, Call, Operand, Weight
 from shohin.devices.cuda.launch import STEP, Argument, Launch, Plane, Target
 from shohin.kernels.attend.op import PAIRINGS, Attend

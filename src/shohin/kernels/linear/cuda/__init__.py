@@ -10,8 +10,6 @@ from shohin.devices.cuda.launch import Launch, Target
 __all__ = ["Linear", "linear_launches"]
 
 TILES = ("tiles1", "tiles2")
-# Rows that the decode kernel takes: more are tiles of a matrix product.
-DECODE_ROWS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,10 +31,20 @@ class Linear:
     gather: bool = False
     column: int = 0
 
+    def split(self, count: int) -> tuple[Linear, Linear]:
+        """The first ``count`` stored weights, and the rest."""
+        column = self.column + sum(w.shape[0] for w in self.weights[:count])
+        return replace(self, weights=self.weights[:count]), replace(self, weights=self.weights[count:], column=column)
+
     @property
     def width(self) -> int:
         """Values in a row of out."""
         return self.out.shape[-1]
+
+    @property
+    def same_format(self) -> bool:
+        """Whether all weights have one format."""
+        return len({w.format.name for w in self.weights}) == 1
 
     @property
     def layout(self) -> str:
@@ -49,11 +57,10 @@ def linear_launches(linear: Linear, target: Target) -> list[Launch]:
     parts = _by_layout(linear)
     if len(parts) > 1:
         return [launch for part in parts for launch in linear_launches(part, target)]
-    tiles = linear.layout in TILES and linear.activations == "int8"
-    rows = target.wanted if linear.gather else target.rows
-    if tiles and rows <= DECODE_ROWS:
-        from shohin.kernels.linear.cuda.decode import decode_launches
+    from shohin.kernels.linear.cuda.decode import decode_launches, takes
 
+    tiles = linear.layout in TILES and linear.activations == "int8" and linear.same_format
+    if tiles and takes(linear, target):
         return decode_launches(linear, target)
     if tiles:
         from shohin.kernels.linear.cuda.gemm import gemm_launches
