@@ -11,6 +11,9 @@ from shohin.errors import BadShape
 
 Int32 = NDArray[np.int32]
 
+_FIRST = np.zeros(1, np.int32)
+_FIRST.flags.writeable = False
+
 
 def _int32(what: str, values: ArrayLike, ndim: int) -> Int32:
     array = np.asarray(values)
@@ -60,6 +63,11 @@ class Step:
         )
         step._check()
         return step
+
+    @classmethod
+    def one(cls, token: int, position: int, pages: Int32) -> Step:
+        """One row of one sequence, which is wanted; for loops, whose numbers are right already: nothing is checked."""
+        return cls(np.array([token], np.int32), np.array([position], np.int32), _FIRST, pages, _FIRST)
 
     @classmethod
     def rows_only(cls, rows: int) -> Step:

@@ -34,7 +34,10 @@ class Op(Protocol):
         ...
 
     def check(self, operands: Sequence[Operand], step: Step) -> None:
-        """Refuse a step that would index outside an operand, before anything is written."""
+        """Refuse a step that would index outside an operand, before anything is written.
+
+        It may depend on the op's constants, the operands' shapes and the step: calls alike in these are asked once.
+        """
         ...
 
     def reference(self, operands: Sequence[Any], step: Step) -> None:
@@ -136,6 +139,7 @@ class Tape:
         self.calls, self.outputs = calls, outputs
         kept = {id(buffer) for buffer, _ in outputs.values()}
         self.scratch_bytes = device.plan(calls, kept)
+        self._checks = _distinct_checks(calls)
         self._program = device.compile(calls, rows, wanted)
 
     def play(self, step: Step, fetch: Sequence[str] = ()) -> Ticket:
@@ -189,7 +193,7 @@ class Tape:
                 f"tape {self.role!r} holds {self.rows} rows and {self.wanted} output rows; "
                 f"the step has {step.rows} and {len(step.wanted)}"
             )
-        for call in self.calls:
+        for call in self._checks:
             call.op.check(call.operands, step)
 
     def _submit(self, first: int, last: int, step: Step) -> None:
@@ -205,3 +209,11 @@ class Tape:
             live = {"rows": step.rows, "wanted": len(step.wanted), "all": buffer.shape[0]}[rows]
             values[name] = self.device.read(buffer, live)
         return values
+
+
+def _distinct_checks(calls: Sequence[Call]) -> list[Call]:
+    """One call for each check: what an op asks of a step depends on its constants and on its operands' shapes only."""
+    found: dict[Any, Call] = {}
+    for call in calls:
+        found.setdefault((type(call.op), call.op, tuple(o and (type(o), o.shape) for o in call.operands)), call)
+    return list(found.values())

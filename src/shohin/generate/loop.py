@@ -206,7 +206,9 @@ def _answer(job: _Job) -> Generator[Token, None, None]:
 def _one_by_one(job: _Job, sequence: Sequence, token: Token) -> Generator[Token, None, None]:
     """The tokens after ``token``, each submitted when the one before is known."""
     for index in range(1, job.limit):
-        ticket = _submit(job, sequence, "decode", np.array([token.id], np.int32), last=True)
+        sequence.grow(1)
+        step = Step.one(token.id, sequence.position, sequence.table)
+        ticket = _submit(job, sequence, "decode", step, last=True)
         token = _token(job, ticket, index)
         yield token
 
@@ -241,23 +243,22 @@ def _prefill(job: _Job, sequence: Sequence) -> Ticket:
     while True:
         first = sequence.position
         ids = job.prompt[first : first + job.chunk]
-        ticket = _submit(job, sequence, "prefill", ids, last=first + len(ids) == total)
+        rows = len(ids)
+        step = Step.of(ids, positions=np.arange(first, first + rows), pages=sequence.table, wanted=[rows - 1])
+        ticket = _submit(job, sequence, "prefill", step, last=first + rows == total)
         if job.hooks.progress:
             job.hooks.progress(sequence.position, total)
         if sequence.position == total:
             return ticket
 
 
-def _submit(job: _Job, sequence: Sequence, role: str, ids: NDArray[np.int32], *, last: bool) -> Ticket:
+def _submit(job: _Job, sequence: Sequence, role: str, step: Step, *, last: bool) -> Ticket:
     """One submission over rows that follow the sequence; their last row's outputs, checked to be finite."""
     _ask_cancel(job)
-    rows, first = len(ids), sequence.position
-    sequence.grow(rows)
-    step = Step.of(ids, positions=np.arange(first, first + rows), pages=sequence.table, wanted=[rows - 1])
     fetch = ["status"] if not last else ["status", "logits"] if job.sampler.needs_logits else ["status", "ids"]
-    ticket = job.hooks.play(job.model.tape(role, rows, wanted=1), step, fetch)
-    _check_status(job, int(ticket["status"][0]), first + rows - 1)
-    sequence.advance(ids)
+    ticket = job.hooks.play(job.model.tape(role, step.rows, wanted=1), step, fetch)
+    _check_status(job, int(ticket["status"][0]), sequence.position + step.rows - 1)
+    sequence.advance(step.tokens)
     return ticket
 
 

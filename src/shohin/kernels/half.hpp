@@ -43,6 +43,14 @@ inline void from_halves(const std::uint16_t *h, float *out, std::int64_t n) {
     for (; i < n; ++i) out[i] = from_half(h[i]);
 }
 
+inline void to_halves(const float *x, std::uint16_t *out, std::int64_t n) {
+    std::int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128(reinterpret_cast<__m128i *>(out + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+    for (; i < n; ++i) out[i] = to_half(x[i]);
+}
+
 #elif SHOHIN_TIER_NEON
 
 inline float32x4_t widen_halves(uint16x4_t h) { return vcvt_f32_f16(vreinterpret_f16_u16(h)); }
@@ -58,6 +66,12 @@ inline void from_halves(const std::uint16_t *h, float *out, std::int64_t n) {
     for (; i < n; ++i) out[i] = from_half(h[i]);
 }
 
+inline void to_halves(const float *x, std::uint16_t *out, std::int64_t n) {
+    std::int64_t i = 0;
+    for (; i + 4 <= n; i += 4) vst1_u16(out + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(x + i))));
+    for (; i < n; ++i) out[i] = to_half(x[i]);
+}
+
 #else
 
 inline float from_half(std::uint16_t h) { return from_half_bits(h); }
@@ -65,6 +79,10 @@ inline std::uint16_t to_half(float x) { return to_half_bits(x); }
 
 inline void from_halves(const std::uint16_t *h, float *out, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) out[i] = from_half_bits(h[i]);
+}
+
+inline void to_halves(const float *x, std::uint16_t *out, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) out[i] = to_half_bits(x[i]);
 }
 
 #endif

@@ -8,10 +8,10 @@ namespace {
 
 constexpr std::int64_t kSpan = 16384;  // logits that one item looks at
 
-// The best of a span: its lowest index, or -1 where a logit is NaN or infinite.
+// The greatest logit of a span; `finite` is false where one is NaN or infinite.
 struct Best {
     float value;
-    std::int32_t index;
+    std::int32_t finite;
 };
 
 std::int64_t vocabulary(const Call &call) { return call.ints[0]; }
@@ -30,25 +30,36 @@ Needs prepare(const Call &call) {
     return {call.wanted * spans(call) * static_cast<std::int64_t>(sizeof(Best)), 0};
 }
 
-Best best_of(const float *logits, std::int64_t first, std::int64_t last) {
-    float top = logits[first];
-    std::uint32_t size = 0;
-    for (std::int64_t i = first; i < last; ++i) {
-        const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(logits[i]) & 0x7FFFFFFFu;
-        size = magnitude > size ? magnitude : size;
+// A float's bits as a number that orders as the float does, but for a negative zero just below zero.
+std::int32_t ordered(float x) {
+    const auto bits = std::bit_cast<std::int32_t>(x);
+    return bits ^ (bits >> 31 & 0x7FFFFFFF);
+}
+
+// As integers, so that the loop becomes vector code.
+Best best_of(const float *logits, std::int64_t count) {
+    std::int32_t top = INT32_MIN, low = INT32_MAX;
+    for (std::int64_t i = 0; i < count; ++i) {
+        const std::int32_t at = ordered(logits[i]);
+        top = at > top ? at : top;
+        low = at < low ? at : low;
     }
-    if (size >= 0x7F800000u) return {0.0f, -1};
-    F8 tops = all(top);
-    std::int64_t i = first;
-    float lanes[8];
-    store(lanes, tops);
-    for (; i + 8 <= last; i += 8)
-        for (int l = 0; l < 8; ++l) lanes[l] = logits[i + l] > lanes[l] ? logits[i + l] : lanes[l];
-    for (int l = 0; l < 8; ++l) top = lanes[l] > top ? lanes[l] : top;
-    for (; i < last; ++i) top = logits[i] > top ? logits[i] : top;
-    i = first;
-    while (!(logits[i] == top)) ++i;
-    return {top, static_cast<std::int32_t>(i)};
+    constexpr std::int32_t kInfinity = 0x7F800000;
+    const bool finite = top < kInfinity && low > ~kInfinity;
+    return {std::bit_cast<float>(top ^ (top >> 31 & 0x7FFFFFFF)), finite};
+}
+
+// The first of `count` logits that equals `value`; one of them does.
+std::int64_t index_of(const float *logits, std::int64_t count, float value) {
+    constexpr std::int64_t kBlock = 256;
+    std::int64_t first = 0;
+    for (; first + kBlock <= count; first += kBlock) {
+        int hits = 0;
+        for (std::int64_t i = first; i < first + kBlock; ++i) hits += logits[i] == value;
+        if (hits != 0) break;
+    }
+    while (logits[first] != value) ++first;
+    return first;
 }
 
 std::int64_t span_items(const Call &call, const Step &step) { return step.wanted_rows * spans(call); }
@@ -57,8 +68,7 @@ void run_spans(const Call &call, const Step &, std::int64_t begin, std::int64_t 
     auto *found = reinterpret_cast<Best *>(scratch.shared);
     for (std::int64_t item = begin; item < end; ++item) {
         const std::int64_t row = item / spans(call), first = item % spans(call) * kSpan;
-        found[item] = best_of(call[0].as<float>() + row * call[0].columns, first,
-                              least(first + kSpan, vocabulary(call)));
+        found[item] = best_of(call[0].as<float>() + row * call[0].columns + first, least(kSpan, vocabulary(call) - first));
     }
 }
 
@@ -67,15 +77,20 @@ std::int64_t row_items(const Call &, const Step &step) { return step.wanted_rows
 void run_rows(const Call &call, const Step &, std::int64_t begin, std::int64_t end, const Scratch &scratch) {
     for (std::int64_t row = begin; row < end; ++row) {
         const Best *found = reinterpret_cast<const Best *>(scratch.shared) + row * spans(call);
-        Best best = found[0];
+        std::int64_t best = 0;
+        bool finite = found[0].finite != 0;
         for (std::int64_t s = 1; s < spans(call); ++s) {
-            if (best.index < 0 || found[s].index < 0)
-                best.index = -1;
-            else if (found[s].value > best.value)
-                best = found[s];
+            finite = finite && found[s].finite != 0;
+            if (found[s].value > found[best].value) best = s;
         }
-        call[1].as<std::int32_t>()[row] = best.index;
-        call[2].as<std::int32_t>()[row] = best.index < 0;
+        std::int64_t index = -1;
+        if (finite) {
+            const std::int64_t first = best * kSpan;
+            const float *logits = call[0].as<float>() + row * call[0].columns + first;
+            index = first + index_of(logits, least(kSpan, vocabulary(call) - first), found[best].value);
+        }
+        call[1].as<std::int32_t>()[row] = static_cast<std::int32_t>(index);
+        call[2].as<std::int32_t>()[row] = index < 0;
     }
 }
 
