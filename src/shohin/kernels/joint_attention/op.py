@@ -22,8 +22,8 @@ class JointAttention:
     RoPE and norms are already applied. Scores are (q . k) * (1 / sqrt(D)); softmax over all S keys, no mask; keys in
     chunks of 256 merged in order as in ``attend``. The step's rows are not read: every play covers all S tokens.
 
-    mode: ``exact``, all in the device's float; ``fast`` permits float16 for q, k, v and the softmax weights, with sums in
-    float32, where a device gains by it (magnitudes above 65,504 then become infinite).
+    mode: ``exact``, all in the device's float; ``fast`` permits float16 for q, k, v and the softmax weights, with sums
+    in float32, where a device gains by it (magnitudes above 65,504 then become infinite).
     """
 
     name: ClassVar[str] = "joint_attention"
@@ -34,7 +34,9 @@ class JointAttention:
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
-            raise BadRequest(f"joint_attention: mode is {self.mode!r}, expected one of {', '.join(MODES)}", param="mode")
+            raise BadRequest(
+                f"joint_attention: mode is {self.mode!r}, expected one of {', '.join(MODES)}", param="mode"
+            )
         if min(self.heads, self.tokens, self.dim) < 1:
             raise BadShape(
                 f"joint_attention: {self.heads} heads, {self.tokens} tokens and a head_dim of {self.dim}: "
