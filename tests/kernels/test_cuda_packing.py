@@ -36,7 +36,9 @@ def test_every_bit_lies_where_the_layout_says(rng: np.random.Generator, fmt: str
         group, within = divmod(column, 128)
         lane = (row % 8) * 4 + within // 32
         item = (group % 2) * 2 + row % 16 // 8
-        found = [int(words[row // 16, group // 4, p, group % 4 // 2, lane, item]) >> within % 32 & 1 for p in range(planes)]
+        found = [
+            int(words[row // 16, group // 4, p, group % 4 // 2, lane, item]) >> within % 32 & 1 for p in range(planes)
+        ]
         value = 2 * found[0] - 1 if planes == 1 else 2 * found[0] + found[1] - 1
         assert value == codes.code[row, group, within]
         half = pairs[row // 16, group // 4, (row % 8) * 4 + group % 4, row % 16 // 8]

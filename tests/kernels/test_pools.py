@@ -216,8 +216,8 @@ def test_a_cancelled_play_ends_and_leaves_the_device_working() -> None:
 @pytest.mark.row("S3.1", "S3.2")
 def test_a_device_that_is_not_there() -> None:
     for _ in range(2):  # nothing is remembered from the failure
-        with pytest.raises(NoDevice, match="'cuda:9' is not available"):
-            devices.device("cuda:9")
+        with pytest.raises(NoDevice, match="'cuda:x' is not available"):
+            devices.device("cuda:x")
     with pytest.raises(BadRequest, match="float16"):
         devices.device("host", dtype="float16")
     assert devices.device("host").name == "host"

@@ -145,6 +145,7 @@ def info(
     dialect: opt.Dialect = None,
     offline: opt.Offline = False,
     as_json: opt.Json = False,
+    devices: opt.Devices = False,
 ) -> None:
     """Show what a model file holds; without a model, the devices and the formats that each runs."""
     from shohin.serve.cli.info import describe, show_devices, show_model
@@ -152,7 +153,7 @@ def info(
     from shohin.serve.named_device import named_device
 
     if model is None and model_flag is None:
-        show_devices(as_json)
+        show_devices(as_json, devices)
         return
     weights = open_model(chosen(model, model_flag), dialect=dialect, offline=offline or None)
     show_model(describe(weights, named_device(device, threads)), as_json)

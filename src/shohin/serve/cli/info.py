@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shohin.devices import Device
+from shohin.errors import NoDevice
 from shohin.formats import Weights
 from shohin.formats.blocks import FORMATS
 from shohin.models import configure
@@ -18,22 +19,36 @@ from shohin.serve.named_device import named_device
 DEVICES = ("cpu", "host")
 
 
-def show_devices(as_json: bool) -> None:
-    """Devices, kernel tiers and the format table, from the code itself."""
-    opened = {name: named_device(name) for name in DEVICES}
+def found_devices() -> list[str]:
+    """Names of every GPU and adapter that the installed extras reach; what is not there is left out."""
+    from shohin.devices.cuda.gpu import gpu_names
+
+    names = [f"cuda:{i}" for i in range(len(gpu_names()))]
+    try:
+        from shohin.devices.webgpu import all_adapters
+
+        names += [f"webgpu:{adapter.index}" for adapter in all_adapters()]
+    except NoDevice:
+        pass
+    return names
+
+
+def show_devices(as_json: bool, everything: bool = False) -> None:
+    """Devices, kernel tiers and the format table, from the code itself; ``everything``: GPUs and adapters, too."""
+    opened = {name: named_device(name) for name in (*DEVICES, *(found_devices() if everything else ()))}
     table = {fmt.name: {name: d.accepts(fmt) for name, d in opened.items()} for fmt in FORMATS.values()}
     tiers = {name: d.tiers for name, d in opened.items()}
     if as_json:
         kernels = {name: d.kernels for name, d in opened.items()}
-        emit({"devices": list(DEVICES), "kernels": kernels, "tiers": tiers, "formats": table})
+        emit({"devices": list(opened), "kernels": kernels, "tiers": tiers, "formats": table})
         return
     console = Console()
     for name, d in opened.items():
         console.print(f"{name}: {d.kernels} (available: {', '.join(tiers[name])})", highlight=False)
-    grid = Table("format", "GGUF id", "bits a weight", *DEVICES)
+    grid = Table("format", "GGUF id", "bits a weight", *opened)
     for fmt in FORMATS.values():
         bits = f"{8 * fmt.block_bytes / fmt.block:.4g}"
-        grid.add_row(fmt.name, str(fmt.type_id), bits, *(table[fmt.name][name] for name in DEVICES))
+        grid.add_row(fmt.name, str(fmt.type_id), bits, *(table[fmt.name][name] for name in opened))
     console.print(grid)
 
 

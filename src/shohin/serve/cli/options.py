@@ -21,7 +21,7 @@ def _model(ctx: typer.Context, value: str | None) -> str | None:
 
 
 def _threads(ctx: typer.Context, value: int | None) -> int | None:
-    return None if ctx.params.get("device") == "host" and _default(ctx, "threads") else value
+    return None if ctx.params.get("device", "cpu") != "cpu" and _default(ctx, "threads") else value
 
 
 Model = Annotated[
@@ -39,7 +39,15 @@ ModelFlag = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
-Device = Annotated[str, typer.Option("--device", envvar="SHOHIN_DEVICE", help="cpu, or host (NumPy, for checking).")]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        envvar="SHOHIN_DEVICE",
+        help="cpu, cuda, webgpu (cuda:1, webgpu:NAME), or host (NumPy, for checking).",
+    ),
+]
+Devices = Annotated[bool, typer.Option("--devices", help="Look for GPUs, too, and show what each runs.")]
 Threads = Annotated[
     int | None,
     typer.Option(
