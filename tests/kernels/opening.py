@@ -6,7 +6,13 @@ import pytest
 
 from shohin import devices
 from shohin.devices import Device
+from shohin.devices.cuda import Cuda
 from shohin.errors import NoDevice
+
+
+def another(device: Device) -> Device:
+    """A second device of the same kind."""
+    return Cuda(device.driver) if isinstance(device, Cuda) else type(device)()
 
 
 def host(dtype: str = "float32") -> Device:

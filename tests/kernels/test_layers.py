@@ -9,6 +9,7 @@ import bounds
 import numpy as np
 import packing
 import pytest
+from opening import another
 from oracle import EPS, normed, softmax_rows
 
 from shohin.devices import Device
@@ -395,7 +396,7 @@ def test_weights_that_do_not_fit_are_refused_when_the_stack_is_placed(device: De
     refused("up", ffn=replace(only.ffn, up=k))
     with pytest.raises(BadShape, match="norm_linear"):
         Layers(device, replace(stack, tail=replace(stack.tail, head=only.output)), 8)
-    other = tiny(type(device)(), depth=1).stack
+    other = tiny(another(device), depth=1).stack
     refused("is on device", output=other.layers[0].output)
     # A width that is no multiple of the block: neither written, nor packed, nor cut off.
     with pytest.raises(BadShape, match="192"):

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 def beside(op: Op, device: str) -> ModuleType:
     """The module ``<device>.py`` in the folder of ``op``; KernelBuild where the op has none for that device."""
     folder = type(op).__module__.rpartition(".")[0]
-    if find_spec(f"{folder}.{device}") is None:
+    try:
+        found = folder and find_spec(f"{folder}.{device}")
+    except ModuleNotFoundError:
+        found = None
+    if not found:
         raise KernelBuild(f"device {device}: op {op.name!r} has no kernel")
     return import_module(f"{folder}.{device}")

@@ -88,7 +88,10 @@ class Cpu(Device):
         fmt, raw = _layout(tensor)
         if fmt.name not in _core.formats():
             raise self._refuse(tensor)
-        if _core.tiles(self.tier, fmt.name):
+        if len(tensor.shape) == 1:
+            # Where the matrix before it ends, so that what is asked of memory ahead of a matrix's end is this.
+            raw = self._copy(raw)
+        elif _core.tiles(self.tier, fmt.name):
             raw = self._tile(raw, fmt)
         if not np.may_share_memory(raw, tensor.data):
             tensor.release()
@@ -117,6 +120,11 @@ class Cpu(Device):
             raise BadFile(f"tensor {tensor.name!r}: {raw.nbytes} packed bytes, {tensor.rows * row} were expected")
         rows = raw.reshape(tensor.rows, row)
         return self._track(Weight(self, tensor.name, tensor.shape, fmt, tensor.format, raw.nbytes, rows))
+
+    def _copy(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        copied = self._slab.take(rows.nbytes).reshape(rows.shape)
+        copied[:] = rows
+        return copied
 
     def _tile(self, rows: NDArray[np.uint8], fmt: BlockFormat) -> NDArray[np.uint8]:
         packed = self._slab.take(rows.nbytes).reshape(rows.shape)

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from shohin.devices.buffer import Buffer, Weight
 from shohin.devices.cuda.driver import Bound, Driver, Memory, Source, macros_of
@@ -57,6 +57,7 @@ class Cuda(Device):
             raise NoDevice(f"kernel tier {tier!r} does not run on {driver.name}; available: {', '.join(self._tiers())}")
         self.tier = tier or self._tiers()[-1]
         self._shared_workspace: Memory | None = None
+        self._scratch: Memory | None = None
         self._loaded: dict[Source, Any] = {}
         self.progress: Callable[[int, int], None] | None = None
 
@@ -91,15 +92,10 @@ class Cuda(Device):
 
     # Memory
 
-    def buffer(self, name: str, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> Buffer:
-        """A zeroed buffer that lives until it is dropped; BadShape for zero bytes (SC.2)."""
-        kind = self.float_type if dtype is None else np.dtype(dtype)
-        if min(shape, default=0) < 1:
-            raise BadShape(f"buffer {name!r}: shape {list(shape)} holds no bytes")
+    def _allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """Zeroed device memory."""
         with self.lock:
-            memory = self.cleared(prod(shape) * kind.itemsize)
-            self.allocations += 1
-        return Buffer(self, name, shape, kind, Region(memory))
+            return Region(self.cleared(prod(shape) * dtype.itemsize))
 
     def cleared(self, nbytes: int) -> Memory:
         """Zeroed device memory."""
@@ -153,12 +149,11 @@ class Cuda(Device):
         if not offsets:
             return 0
         with self.lock:
-            held: Memory | None = getattr(self, "_scratch", None)
-            if held is None or held.nbytes < total:
-                held = self._scratch = self.cleared(total)
+            if self._scratch is None or self._scratch.nbytes < total:
+                self._scratch = self.cleared(total)
                 self.allocations += 1
             for buffer, offset in offsets:
-                buffer.storage = Region(held, offset)
+                buffer.storage = Region(self._scratch, offset)
         return total
 
     # Weights
