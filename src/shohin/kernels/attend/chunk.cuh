@@ -12,6 +12,17 @@ constexpr float LOG2E = 1.4426950408889634f;
 
 __device__ __forceinline__ float least() { return __uint_as_float(0xff800000u); }
 
+// Eight int8 codes as float16, exactly.
+__device__ __forceinline__ uint4 halves_of(uint2 codes) {
+    unsigned halves[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        unsigned word = (j < 2 ? codes.x : codes.y) >> (16 * (j % 2));
+        halves[j] = pack_half2((float)(signed char)(word & 0xff), (float)(signed char)(word >> 8 & 0xff));
+    }
+    return make_uint4(halves[0], halves[1], halves[2], halves[3]);
+}
+
 struct Stage {
     unsigned short keys[CHUNK][WIDE];
     unsigned short values[CHUNK][WIDE];
@@ -19,53 +30,72 @@ struct Stage {
     float value_scales[CHUNK];
 };
 
-// Rows of 16 queries, high halves and what is left of them.
+// 16 queries: high halves and what is left of them, times powers of two that bring each query's largest value to 2^14, so
+// that what is left has all its bits; scale: of a product with them, to a score times log2 e.
 struct Queries {
     unsigned short high[16][WIDE];
     unsigned short low[16][WIDE];
+    float scale[16];
 };
 
-__device__ __forceinline__ void put_query(Queries& q, int row, int d, float value) {
-    unsigned short high = float_to_half(value);
-    q.high[row][d] = high;
-    q.low[row][d] = float_to_half(__fsub_rn(value, half_to_float(high)));
+// The power of two 2^(14 - e) or, inverse, 2^(e - 14) for numbers whose largest lies between 2^e and 2^(e + 1).
+__device__ __forceinline__ float to_fourteen(int biased) { return __uint_as_float((268u - biased) << 23); }
+__device__ __forceinline__ float from_fourteen(int biased) { return __uint_as_float((biased - 14u) << 23); }
+
+// One warp; values [HD], or null for a row of zeros.
+__device__ __forceinline__ void put_query(Queries& q, int row, const float* values) {
+    int lane = threadIdx.x % 32;
+    unsigned peak = 0;
+#pragma unroll
+    for (int d = lane; d < HD; d += 32) {
+        unsigned size = values ? __float_as_uint(values[d]) & 0x7fffffffu : 0;
+        peak = peak > size ? peak : size;
+    }
+    int biased = __reduce_max_sync(WARP, peak) >> 23;
+    biased = biased < 15 ? 15 : biased;
+#pragma unroll
+    for (int d = lane; d < HD; d += 32) {
+        float value = values ? __fmul_rn(values[d], to_fourteen(biased)) : 0.0f;
+        unsigned short high = float_to_half(value);
+        q.high[row][d] = high;
+        q.low[row][d] = float_to_half(__fsub_rn(value, half_to_float(high)));
+    }
+    float root = __fmul_rn(__fdiv_rn(1.0f, __fsqrt_rn((float)HD)), LOG2E);
+    if (lane == 0) q.scale[row] = __fmul_rn(root, from_fourteen(biased));
 }
 
-// Starts to bring the chunk's keys and values up to ``last`` into shared memory; what lies behind it is zeros.
-__device__ __forceinline__ void fetch(Stage& stage, const Cache& cache, const int* step, int sequence, int head, int first,
-                                      int last) {
+// Starts to bring the chunk's keys (PART 0) or values (1) up to ``last`` into shared memory; behind it come zeros.
+template <int PART, int THREADS>
+__device__ __forceinline__ void fetch_part(Stage& stage, const Cache& cache, const int* step, int sequence, int head,
+                                           int first, int last) {
     constexpr int PIECES = HD / 8;
-    for (int i = threadIdx.x; i < CHUNK * PIECES; i += blockDim.x) {
-        int key = i / PIECES, d = i % PIECES * 8;
-        uint4* to[2] = {(uint4*)&stage.keys[key][d], (uint4*)&stage.values[key][d]};
-        if (first + key > last) {
-            *to[0] = *to[1] = make_uint4(0, 0, 0, 0);
-            continue;
-        }
-        long long at = place_of(step, sequence, first + key, head) * HD + d;
-        if (KIND == 0) {
-            copy_async_16(to[0], (const unsigned short*)cache.keys + at);
-            copy_async_16(to[1], (const unsigned short*)cache.values + at);
-            continue;
-        }
+    static_assert(CHUNK * PIECES % THREADS == 0);
+    constexpr int EACH_FETCHES = CHUNK * PIECES / THREADS;
+    const void* from = PART ? cache.values : cache.keys;
+    // All looked up before the first copy, or each would wait for its own.
+    int places[EACH_FETCHES];
 #pragma unroll
-        for (int part = 0; part < 2; part++) {
-            uint2 codes = *(const uint2*)((const signed char*)(part ? cache.values : cache.keys) + at);
-            unsigned halves[4];
+    for (int i = 0; i < EACH_FETCHES; i++) {
+        int key = first + (threadIdx.x + i * THREADS) / PIECES;
+        places[i] = key <= last ? (int)place_of(step, sequence, key, head) : -1;
+    }
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                unsigned word = (j < 2 ? codes.x : codes.y) >> (16 * (j % 2));
-                halves[j] = pack_half2((float)(signed char)(word & 0xff), (float)(signed char)(word >> 8 & 0xff));
-            }
-            *to[part] = make_uint4(halves[0], halves[1], halves[2], halves[3]);
-        }
+    for (int i = 0; i < EACH_FETCHES; i++) {
+        int piece = threadIdx.x + i * THREADS, key = piece / PIECES, d = piece % PIECES * 8;
+        uint4* to = (uint4*)(PART ? &stage.values[key][d] : &stage.keys[key][d]);
+        long long at = (long long)places[i] * HD + d;
+        if (places[i] < 0)
+            *to = make_uint4(0, 0, 0, 0);
+        else if (KIND == 0)
+            copy_async_16(to, (const unsigned short*)from + at);
+        else
+            *to = halves_of(*(const uint2*)((const signed char*)from + at));
     }
     if (KIND == 1)
-        for (int key = threadIdx.x; key < CHUNK; key += blockDim.x) {
-            bool inside = first + key <= last;
-            long long at = inside ? place_of(step, sequence, first + key, head) : 0;
-            stage.key_scales[key] = inside ? half_to_float(cache.key_scales[at]) : 0.0f;
-            stage.value_scales[key] = inside ? half_to_float(cache.value_scales[at]) : 0.0f;
+        for (int key = threadIdx.x; key < CHUNK; key += THREADS) {
+            const unsigned short* scales = PART ? cache.value_scales : cache.key_scales;
+            float scale = first + key <= last ? half_to_float(scales[place_of(step, sequence, first + key, head)]) : 0.0f;
+            (PART ? stage.value_scales : stage.key_scales)[key] = scale;
         }
     copy_async_commit();
 }
@@ -97,19 +127,33 @@ __device__ __forceinline__ void score_tiles(float (*s)[4], const Queries& q, con
             }
         }
     }
-    float scale = __fmul_rn(__fdiv_rn(1.0f, __fsqrt_rn((float)HD)), LOG2E);
+    const float scale[2] = {q.scale[lane / 4], q.scale[lane / 4 + 8]};
 #pragma unroll
     for (int t = 0; t < COUNT; t++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float part = c[t][i];
             if (KIND == 1) part = __fmul_rn(part, stage.key_scales[(tile + t) * 8 + lane % 4 * 2 + i % 2]);
-            s[t][i] = __fmul_rn(part, scale);
+            s[t][i] = __fmul_rn(part, scale[i / 2]);
         }
 }
 
-// Largest score and sum of weights of rows lane / 4 and lane / 4 + 8; the scores become weights 2^(s - largest).
-__device__ __forceinline__ void weigh(float (&s)[TILES][4], float (&peak)[2], float (&total)[2]) {
+// Of rows lane / 4 and lane / 4 + 8 of a chunk: largest score, sum of weights 2^(score - largest), and the weights (times
+// the values' scales) as matrix operands, which ``lift`` brings back to their size.
+struct Weights {
+    float peak[2], total[2], lift[2];
+    unsigned high[CHUNK / 16][4], low[CHUNK / 16][4];
+};
+
+__device__ __forceinline__ void split(unsigned& high, unsigned& low, float a, float b) {
+    high = pack_half2(a, b);
+    low = pack_half2(__fsub_rn(a, half_to_float((unsigned short)(high & 0xffffu))),
+                     __fsub_rn(b, half_to_float((unsigned short)(high >> 16))));
+}
+
+// Scores become weights; those of keys that a row does not see are least().
+__device__ __forceinline__ void weigh(Weights& w, float (&s)[TILES][4], const Stage& stage) {
+    int lane = threadIdx.x % 32;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float top = least();
@@ -118,57 +162,65 @@ __device__ __forceinline__ void weigh(float (&s)[TILES][4], float (&peak)[2], fl
         top = fmaxf(top, __shfl_xor_sync(WARP, top, 1));
         top = fmaxf(top, __shfl_xor_sync(WARP, top, 2));
         // A row without a key here: all its weights are 2^(-infinity).
-        float base = top == least() ? 0.0f : top, sum = 0.0f;
+        float base = top == least() ? 0.0f : top, sum = 0.0f, most = 0.0f;
 #pragma unroll
         for (int j = 0; j < TILES; j++)
 #pragma unroll
             for (int i = 2 * half; i < 2 * half + 2; i++) {
+                bool seen = s[j][i] != least();
                 s[j][i] = fast_exp2(__fsub_rn(s[j][i], base));
                 sum = __fadd_rn(sum, s[j][i]);
+                if (KIND == 1) {
+                    // A broken scale breaks the rows that see its key.
+                    s[j][i] = seen ? __fmul_rn(s[j][i], stage.value_scales[j * 8 + lane % 4 * 2 + i % 2]) : 0.0f;
+                    most = fmaxf(most, s[j][i]);
+                }
             }
         sum = __fadd_rn(sum, __shfl_xor_sync(WARP, sum, 1));
         sum = __fadd_rn(sum, __shfl_xor_sync(WARP, sum, 2));
-        peak[half] = top, total[half] = sum;
+        // Weights are at most 1, times scales that may have any size.
+        int biased = 127;
+        if (KIND == 1) {
+            most = fmaxf(most, __shfl_xor_sync(WARP, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(WARP, most, 2));
+            biased = __float_as_uint(most) >> 23;
+            biased = biased < 64 ? 64 : biased > 200 ? 200 : biased;
+        }
+#pragma unroll
+        for (int j = 0; j < TILES; j++)
+#pragma unroll
+            for (int i = 2 * half; i < 2 * half + 2; i++) s[j][i] = __fmul_rn(s[j][i], to_fourteen(biased));
+        w.peak[half] = top, w.total[half] = sum, w.lift[half] = from_fourteen(biased);
     }
-}
-
-__device__ __forceinline__ void split(unsigned& high, unsigned& low, float a, float b) {
-    high = pack_half2(a, b);
-    low = pack_half2(__fsub_rn(a, half_to_float((unsigned short)(high & 0xffffu))),
-                     __fsub_rn(b, half_to_float((unsigned short)(high >> 16))));
-}
-
-// Weighted sums of COUNT times 8 columns from column ``d`` on, which share each splitting of the weights.
-template <int COUNT>
-__device__ __forceinline__ void mix(float (&c)[COUNT][4], const float (&p)[TILES][4], const Stage& stage, int d) {
-    int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) c[i][0] = c[i][1] = c[i][2] = c[i][3] = 0.0f;
-#pragma unroll
-    for (int k = 0; k < CHUNK / 16; k++) {
-        unsigned high[4], low[4];
+    for (int k = 0; k < CHUNK / 16; k++)
 #pragma unroll
         for (int part = 0; part < 4; part++) {
-            const float* w = p[2 * k + part / 2];
-            float a = w[part % 2 * 2], b = w[part % 2 * 2 + 1];
-            if (KIND == 1) {
-                int key = k * 16 + part / 2 * 8 + lane % 4 * 2;
-                a = __fmul_rn(a, stage.value_scales[key]), b = __fmul_rn(b, stage.value_scales[key + 1]);
-            }
-            split(high[part], low[part], a, b);
+            const float* pair = &s[2 * k + part / 2][part % 2 * 2];
+            split(w.high[k][part], w.low[k][part], pair[0], pair[1]);
         }
+}
+
+// Weighted sums of 16 columns from column ``d`` on: c[0] the first 8, c[1] the others.
+__device__ __forceinline__ void mix(float (&c)[2][4], const Weights& w, const Stage& stage, int d) {
+    int lane = threadIdx.x % 32;
 #pragma unroll
-        for (int i = 0; i < COUNT; i += 2) {
-            unsigned v[4];
-            load_matrix_x4_transposed(v, &stage.values[k * 16 + lane % 16][d + i * 8 + lane / 16 * 8]);
+    for (int i = 0; i < 2; i++) c[i][0] = c[i][1] = c[i][2] = c[i][3] = 0.0f;
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const unsigned b[2] = {v[2 * j], v[2 * j + 1]};
-                mma_f16(c[i + j], high, b);
-                mma_f16(c[i + j], low, b);
-            }
+    for (int k = 0; k < CHUNK / 16; k++) {
+        unsigned v[4];
+        load_matrix_x4_transposed(v, &stage.values[k * 16 + lane % 16][d + lane / 16 * 8]);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const unsigned b[2] = {v[2 * i], v[2 * i + 1]};
+            mma_f16(c[i], w.high[k], b);
+            mma_f16(c[i], w.low[k], b);
         }
     }
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) c[i][j] = __fmul_rn(c[i][j], w.lift[j / 2]);
 }
 
 // How much of what was and of what comes remains when a chunk is merged.

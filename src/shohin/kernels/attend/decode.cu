@@ -17,6 +17,12 @@ struct Shared {
     float own[2][HD];
 };
 
+__device__ __forceinline__ void fetch(Shared& shared, const Cache& cache, const int* step, int sequence, int head, int first,
+                                      int last) {
+    fetch_part<0, THREADS>(shared.stage, cache, step, sequence, head, first, last);
+    fetch_part<1, THREADS>(shared.stage, cache, step, sequence, head, first, last);
+}
+
 // The queries of a group, and (FUSED) this token's key and value as the cache will hold them.
 __device__ __forceinline__ void prepare(Shared& shared, const float* row, const Turn& first_turn, const float* q_norm,
                                         const float* k_norm, const float* angles, int head) {
@@ -29,14 +35,10 @@ __device__ __forceinline__ void prepare(Shared& shared, const float* row, const 
             continue;
         }
         turn_head(row + (i < GROUP ? head * GROUP + i : NQ + head) * HD, turn, out);
-        if (i < GROUP)
-            for (int d = lane; d < HD; d += 32) put_query(shared.queries, i, d, out[d]);
+        if (i < GROUP) put_query(shared.queries, i, out);
         __syncwarp();
     }
-    for (int i = threadIdx.x; i < (16 - GROUP) * HD; i += THREADS) {
-        shared.queries.high[GROUP + i / HD][i % HD] = 0;
-        shared.queries.low[GROUP + i / HD][i % HD] = 0;
-    }
+    for (int i = GROUP + warp; i < 16; i += WARPS) put_query(shared.queries, i, nullptr);
 }
 
 // One chunk of this block; results go to ``out`` when it is the row's only one, else to ``partial``.
@@ -54,21 +56,22 @@ __device__ __forceinline__ void attend_chunk(Shared& shared, int first, int posi
         }
     }
     __syncthreads();
-    float p[TILES][4], peak[2], total[2];
+    float p[TILES][4];
 #pragma unroll
     for (int j = 0; j < TILES; j++)
 #pragma unroll
         for (int i = 0; i < 4; i++) p[j][i] = shared.scores[lane / 4 + i / 2 * 8][j * 8 + lane % 4 * 2 + i % 2];
-    weigh(p, peak, total);
+    Weights w;
+    weigh(w, p, shared.stage);
     for (int d = warp * 16; d < HD; d += WARPS * 16) {
         float c[2][4];
-        mix<2>(c, p, shared.stage, d);
+        mix(c, w, shared.stage, d);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             int row = lane / 4 + i % 4 / 2 * 8, column = d + i / 4 * 8 + lane % 4 * 2 + i % 2;
             if (row >= GROUP) continue;
             if (out)
-                out[row * HD + column] = __fmul_rn(c[i / 4][i % 4], __fdiv_rn(1.0f, total[i % 4 / 2]));
+                out[row * HD + column] = __fmul_rn(c[i / 4][i % 4], __fdiv_rn(1.0f, w.total[i % 4 / 2]));
             else
                 partial[row * HD + column] = c[i / 4][i % 4];
         }
@@ -76,8 +79,8 @@ __device__ __forceinline__ void attend_chunk(Shared& shared, int first, int posi
     if (out == nullptr && warp == 0 && lane % 4 == 0)
         for (int half = 0; half < 2; half++)
             if (lane / 4 + half * 8 < GROUP) {
-                partial[GROUP * HD + lane / 4 + half * 8] = peak[half];
-                partial[GROUP * (HD + 1) + lane / 4 + half * 8] = total[half];
+                partial[GROUP * HD + lane / 4 + half * 8] = w.peak[half];
+                partial[GROUP * (HD + 1) + lane / 4 + half * 8] = w.total[half];
             }
 }
 
@@ -114,12 +117,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const Cache cache = {keys, values, key_scales, value_scales};
     // What the cache holds already; with one row this token's own comes from the projection.
     int held = FUSED ? position - 1 : position;
-    if (FUSED && split < chunks) fetch(shared.stage, cache, step, sequence, head, split * CHUNK, held);
+    if (FUSED && split < chunks) fetch(shared, cache, step, sequence, head, split * CHUNK, held);
     const float* angles = rope + (long long)(position < 0 ? 0 : position) * HD;
     Turn turn = turn_of(threadIdx.x / 32 < GROUP ? q_norm : k_norm, angles);
     wait_for_previous();
     if (split >= chunks) return;
-    if (!FUSED) fetch(shared.stage, cache, step, sequence, head, split * CHUNK, held);
+    if (!FUSED) fetch(shared, cache, step, sequence, head, split * CHUNK, held);
     out += ((long long)m * NQ + head * GROUP) * HD;
     partials += ((long long)m * NKV + head) * CHUNKS * PARTIAL;
     prepare(shared, qkv + (long long)m * (NQ + 2 * NKV) * HD, turn, q_norm, k_norm, angles, head);
@@ -136,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
         attend_chunk(shared, c * CHUNK, position, partials + (long long)c * PARTIAL, chunks == 1 ? out : nullptr);
         __syncthreads();
-        if (c + SPLITS < chunks) fetch(shared.stage, cache, step, sequence, head, (c + SPLITS) * CHUNK, held);
+        if (c + SPLITS < chunks) fetch(shared, cache, step, sequence, head, (c + SPLITS) * CHUNK, held);
     }
     if (chunks == 1) return;
     __threadfence();

@@ -49,14 +49,24 @@ __device__ __forceinline__ Turn turn_of(const float* norm, const float* angles) 
     return turn;
 }
 
+// A lane's values of a head: every 32nd.
+struct Values {
+    float each[EACH];
+};
+
+__device__ __forceinline__ Values load_head(const float* x) {
+    Values head;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) head.each[i] = threadIdx.x % 32 + 32 * i < HD ? x[threadIdx.x % 32 + 32 * i] : 0.0f;
+    return head;
+}
+
 // A head normed and rotated by one warp, into ``out`` [HD] (shared memory that only this warp uses).
-__device__ __forceinline__ void turn_head(const float* x, const Turn& turn, float* out) {
+__device__ __forceinline__ void turn_head(const Values& head, const Turn& turn, float* out) {
     int lane = threadIdx.x % 32;
     float values[EACH], squares = 0.0f;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) values[i] = lane + 32 * i < HD ? x[lane + 32 * i] : 0.0f;
-#pragma unroll
-    for (int i = 0; i < EACH; i++) squares = fmaf(values[i], values[i], squares);
+    for (int i = 0; i < EACH; i++) values[i] = head.each[i], squares = fmaf(values[i], values[i], squares);
     if (QK_NORM) {
         float mean = __fdiv_rn(sum_of_warp(squares), (float)HD);
         float factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, EPS)));
@@ -82,6 +92,8 @@ __device__ __forceinline__ void turn_head(const float* x, const Turn& turn, floa
         if (lane + 32 * i < HD) out[lane + 32 * i] = values[i];
     __syncwarp();
 }
+
+__device__ __forceinline__ void turn_head(const float* x, const Turn& turn, float* out) { turn_head(load_head(x), turn, out); }
 
 // Rounds a row once to the cache's type and stores it; one warp. staged: where the same row is wanted as float16 (codes,
 // for int8), with its scale; or null.
