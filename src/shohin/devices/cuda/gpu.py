@@ -85,8 +85,10 @@ class Gpu:
     def upload(self, pointer: int, values: NDArray[Any]) -> None:
         """As ``Driver.upload``."""
         self._here()
+        # On the stream: a copy of pageable memory may return before it has arrived, and only the stream's order waits.
+        result = self._api.cuMemcpyHtoDAsync(pointer, values.ctypes.data, values.nbytes, self._raw_stream)
+        self._call("copying to the device", result)
         self.synchronize()
-        self._call("copying to the device", self._api.cuMemcpyHtoD(pointer, values.ctypes.data, values.nbytes))
 
     def download(self, values: NDArray[Any], pointer: int) -> None:
         """As ``Driver.download``."""
