@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from opening import CUDA, open_device
 
-from conftest import CUDA, open_device
 from shohin.devices import Device, Step, Tape
 from shohin.errors import BadShape
 from shohin.generate.params import SamplingParams

@@ -11,9 +11,9 @@ import packing
 import pytest
 import test_attend
 import test_joint
+from opening import open_webgpu
 from oracle import EPS, rope_table
 
-from conftest import open_webgpu
 from shohin.devices import Buffer, Device, Step
 from shohin.devices.webgpu import WebGpu
 from shohin.devices.webgpu.dispatch import Part

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import packing
 import pytest
+from opening import WEBGPU, open_device, open_webgpu
 
-from conftest import WEBGPU, open_device, open_webgpu
 from shohin import devices
 from shohin.devices import Buffer, Device, Step
 from shohin.devices.tape import Call

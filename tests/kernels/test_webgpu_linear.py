@@ -155,7 +155,7 @@ def test_a_row_does_not_depend_on_its_neighbours(webgpu: Device, rng: np.random.
 @pytest.mark.row("M.16")
 @pytest.mark.parametrize("mode", ["int8", "exact"])
 def test_tiers_agree_bit_by_bit(rng: np.random.Generator, mode: str) -> None:
-    from conftest import WEBGPU, open_device
+    from opening import WEBGPU, open_device
 
     opened = [open_device(name) for name in WEBGPU]
     made, x = tensor(rng, "Q1_0", 12, 2560), rows_of(rng, 3, 2560)
@@ -308,7 +308,7 @@ def test_embedded_rows_are_decoded_bit_by_bit(webgpu: Device, rng: np.random.Gen
 @pytest.fixture(scope="module")
 def narrow() -> Device:
     """A device whose bindings hold 16 KiB, so that weights come in parts."""
-    from conftest import open_device
+    from opening import open_device
 
     open_device("webgpu-plain")
     return WebGpu(choose(), "plain", binding=1 << 14)
@@ -319,7 +319,7 @@ def narrow() -> Device:
 def test_weights_in_parts(narrow: Device, rng: np.random.Generator, fmt: str, k: int, m: int) -> None:
     """The binding limit splits weights by rows; products and embeddings come out as from one piece."""
     made, x = tensor(rng, fmt, 700, k), rows_of(rng, m, k)[:, :k]
-    from conftest import open_device
+    from opening import open_device
 
     whole = open_device("webgpu-plain")
     weight = narrow.pack(copy_of(made))
@@ -380,7 +380,7 @@ def test_wrong_kernels_are_caught(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, part: str, old: str, new: str
 ) -> None:
     """One line of WGSL changed: the int8 comparison of one row or of several leaves its bound."""
-    from conftest import open_webgpu
+    from opening import open_webgpu
 
     right, touched = shader._source, set[str]()
 

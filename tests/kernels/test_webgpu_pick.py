@@ -6,8 +6,8 @@ import numpy as np
 import opening
 import pytest
 import test_pick
+from opening import open_device
 
-from conftest import open_device
 from shohin.devices import Device, Step
 from shohin.kernels.pick import pick
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import packing
 import pytest
+from opening import open_webgpu
 from test_layers import *  # noqa: F403
 from test_matmul import *  # noqa: F403
 from test_pools import *  # noqa: F403
 
-from conftest import open_webgpu
 from shohin import kernels
 from shohin.devices import Device
 from shohin.devices.webgpu import WebGpu
