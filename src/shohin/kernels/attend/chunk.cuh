@@ -64,35 +64,40 @@ __device__ __forceinline__ void put_query(Queries& q, int row, const float* valu
     if (lane == 0) q.scale[row] = __fmul_rn(root, from_fourteen(biased));
 }
 
-// Starts to bring the chunk's keys (PART 0) or values (1) up to ``last`` into shared memory; behind it come zeros.
-template <int PART, int THREADS>
+// Starts to bring the chunk's keys (PART 0) or values (1) up to ``last`` into shared memory; behind them come zeros, or
+// first a row that is left alone (LEAVE).
+template <int PART, int THREADS, int LEAVE>
 __device__ __forceinline__ void fetch_part(Stage& stage, const Cache& cache, const int* step, int sequence, int head,
                                            int first, int last) {
-    constexpr int PIECES = HD / 8;
-    static_assert(CHUNK * PIECES % THREADS == 0);
-    constexpr int EACH_FETCHES = CHUNK * PIECES / THREADS;
+    constexpr int PIECES = HD / 8, ALL = CHUNK * PIECES / THREADS, AT_ONCE = ALL < 8 ? ALL : 8;
+    static_assert(CHUNK * PIECES % THREADS == 0 && ALL % AT_ONCE == 0);
     const void* from = PART ? cache.values : cache.keys;
-    // All looked up before the first copy, or each would wait for its own.
-    int places[EACH_FETCHES];
+#pragma unroll 1
+    for (int begin = threadIdx.x; begin < CHUNK * PIECES; begin += AT_ONCE * THREADS) {
+        // All looked up before the first copy, or each would wait for its own.
+        int places[AT_ONCE];
 #pragma unroll
-    for (int i = 0; i < EACH_FETCHES; i++) {
-        int key = first + (threadIdx.x + i * THREADS) / PIECES;
-        places[i] = key <= last ? (int)place_of(step, sequence, key, head) : -1;
-    }
+        for (int i = 0; i < AT_ONCE; i++) {
+            int key = first + (begin + i * THREADS) / PIECES;
+            places[i] = key <= last ? (int)place_of(step, sequence, key, head) : -1;
+        }
 #pragma unroll
-    for (int i = 0; i < EACH_FETCHES; i++) {
-        int piece = threadIdx.x + i * THREADS, key = piece / PIECES, d = piece % PIECES * 8;
-        uint4* to = (uint4*)(PART ? &stage.values[key][d] : &stage.keys[key][d]);
-        long long at = (long long)places[i] * HD + d;
-        if (places[i] < 0)
-            *to = make_uint4(0, 0, 0, 0);
-        else if (KIND == 0)
-            copy_async_16(to, (const unsigned short*)from + at);
-        else
-            *to = halves_of(*(const uint2*)((const signed char*)from + at));
+        for (int i = 0; i < AT_ONCE; i++) {
+            int piece = begin + i * THREADS, key = piece / PIECES, d = piece % PIECES * 8;
+            uint4* to = (uint4*)(PART ? &stage.values[key][d] : &stage.keys[key][d]);
+            long long at = (long long)places[i] * HD + d;
+            if (places[i] < 0) {
+                if (!LEAVE || first + key != last + 1) *to = make_uint4(0, 0, 0, 0);
+            } else if (KIND == 0) {
+                copy_async_16(to, (const unsigned short*)from + at);
+            } else {
+                *to = halves_of(*(const uint2*)((const signed char*)from + at));
+            }
+        }
     }
     if (KIND == 1)
         for (int key = threadIdx.x; key < CHUNK; key += THREADS) {
+            if (LEAVE && first + key == last + 1) continue;
             const unsigned short* scales = PART ? cache.value_scales : cache.key_scales;
             float scale = first + key <= last ? half_to_float(scales[place_of(step, sequence, first + key, head)]) : 0.0f;
             (PART ? stage.value_scales : stage.key_scales)[key] = scale;
@@ -151,46 +156,58 @@ __device__ __forceinline__ void split(unsigned& high, unsigned& low, float a, fl
                      __fsub_rn(b, half_to_float((unsigned short)(high >> 16))));
 }
 
+// What scores are relative to: for a row without a key in this chunk all weights are then 2^(-infinity).
+__device__ __forceinline__ float base_of(float top) { return top == least() ? 0.0f : top; }
+
+// The weight of a score, as it is summed; and times the value's scale, as it is mixed: a broken scale breaks the rows that
+// see its key.
+__device__ __forceinline__ float weight_of(float score, float base) { return fast_exp2(__fsub_rn(score, base)); }
+__device__ __forceinline__ float scaled_weight(float weight, float score, const Stage& stage, int key) {
+    if (KIND != 1) return weight;
+    return score == least() ? 0.0f : __fmul_rn(weight, stage.value_scales[key]);
+}
+
+// The exponent that a row's scaled weights are lifted by; most: the largest. Without scales weights are at most 1.
+__device__ __forceinline__ int exponent_of(float most) {
+    int biased = KIND == 1 ? __float_as_uint(most) >> 23 : 127;
+    return biased < 64 ? 64 : biased > 200 ? 200 : biased;
+}
+
+__device__ __forceinline__ float most_of_quad(float value) {
+    value = fmaxf(value, __shfl_xor_sync(WARP, value, 1));
+    return fmaxf(value, __shfl_xor_sync(WARP, value, 2));
+}
+
+__device__ __forceinline__ float sum_of_quad(float value) {
+    value = __fadd_rn(value, __shfl_xor_sync(WARP, value, 1));
+    return __fadd_rn(value, __shfl_xor_sync(WARP, value, 2));
+}
+
 // Scores become weights; those of keys that a row does not see are least().
 __device__ __forceinline__ void weigh(Weights& w, float (&s)[TILES][4], const Stage& stage) {
     int lane = threadIdx.x % 32;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float top = least();
+        float top = least(), sum = 0.0f, most = 0.0f;
 #pragma unroll
         for (int j = 0; j < TILES; j++) top = fmaxf(top, fmaxf(s[j][2 * half], s[j][2 * half + 1]));
-        top = fmaxf(top, __shfl_xor_sync(WARP, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(WARP, top, 2));
-        // A row without a key here: all its weights are 2^(-infinity).
-        float base = top == least() ? 0.0f : top, sum = 0.0f, most = 0.0f;
+        top = most_of_quad(top);
+        float base = base_of(top);
 #pragma unroll
         for (int j = 0; j < TILES; j++)
 #pragma unroll
             for (int i = 2 * half; i < 2 * half + 2; i++) {
-                bool seen = s[j][i] != least();
-                s[j][i] = fast_exp2(__fsub_rn(s[j][i], base));
-                sum = __fadd_rn(sum, s[j][i]);
-                if (KIND == 1) {
-                    // A broken scale breaks the rows that see its key.
-                    s[j][i] = seen ? __fmul_rn(s[j][i], stage.value_scales[j * 8 + lane % 4 * 2 + i % 2]) : 0.0f;
-                    most = fmaxf(most, s[j][i]);
-                }
+                float weight = weight_of(s[j][i], base);
+                sum = __fadd_rn(sum, weight);
+                s[j][i] = scaled_weight(weight, s[j][i], stage, j * 8 + lane % 4 * 2 + i % 2);
+                if (KIND == 1) most = fmaxf(most, s[j][i]);
             }
-        sum = __fadd_rn(sum, __shfl_xor_sync(WARP, sum, 1));
-        sum = __fadd_rn(sum, __shfl_xor_sync(WARP, sum, 2));
-        // Weights are at most 1, times scales that may have any size.
-        int biased = 127;
-        if (KIND == 1) {
-            most = fmaxf(most, __shfl_xor_sync(WARP, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(WARP, most, 2));
-            biased = __float_as_uint(most) >> 23;
-            biased = biased < 64 ? 64 : biased > 200 ? 200 : biased;
-        }
+        int biased = exponent_of(KIND == 1 ? most_of_quad(most) : 1.0f);
 #pragma unroll
         for (int j = 0; j < TILES; j++)
 #pragma unroll
             for (int i = 2 * half; i < 2 * half + 2; i++) s[j][i] = __fmul_rn(s[j][i], to_fourteen(biased));
-        w.peak[half] = top, w.total[half] = sum, w.lift[half] = from_fourteen(biased);
+        w.peak[half] = top, w.total[half] = sum_of_quad(sum), w.lift[half] = from_fourteen(biased);
     }
 #pragma unroll
     for (int k = 0; k < CHUNK / 16; k++)
@@ -201,13 +218,16 @@ __device__ __forceinline__ void weigh(Weights& w, float (&s)[TILES][4], const St
         }
 }
 
-// Weighted sums of 16 columns from column ``d`` on: c[0] the first 8, c[1] the others.
-__device__ __forceinline__ void mix(float (&c)[2][4], const Weights& w, const Stage& stage, int d) {
+// Weighted sums of 16 columns from column ``d`` on: c[0] the first 8, c[1] the others; of rows lane / 4 alone, or all.
+// Behind the first ``seen`` keys all weights are zero.
+template <int HALVES>
+__device__ __forceinline__ void mix(float (&c)[2][4], const Weights& w, const Stage& stage, int d, int seen) {
     int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < 2; i++) c[i][0] = c[i][1] = c[i][2] = c[i][3] = 0.0f;
 #pragma unroll
     for (int k = 0; k < CHUNK / 16; k++) {
+        if (k * 16 >= seen) break;
         unsigned v[4];
         load_matrix_x4_transposed(v, &stage.values[k * 16 + lane % 16][d + lane / 16 * 8]);
 #pragma unroll
@@ -220,7 +240,7 @@ __device__ __forceinline__ void mix(float (&c)[2][4], const Weights& w, const St
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
-        for (int j = 0; j < 4; j++) c[i][j] = __fmul_rn(c[i][j], w.lift[j / 2]);
+        for (int j = 0; j < 2 * HALVES; j++) c[i][j] = __fmul_rn(c[i][j], w.lift[j / 2]);
 }
 
 // How much of what was and of what comes remains when a chunk is merged.

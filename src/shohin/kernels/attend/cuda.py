@@ -85,7 +85,9 @@ def _query_bytes(dim: int) -> int:
 
 
 def _decode_bytes(dim: int) -> int:
-    return _stage_bytes(dim) + _query_bytes(dim) + 4 * 16 * (CHUNK + 4) + 4 * (DECODE_THREADS // 32 + 2) * dim
+    warps = DECODE_THREADS // 32
+    weights = max(4 * 16 * (CHUNK + 8), 4 * warps * dim) + 2 * 4 * 16 * warps + 2 * 512 * warps
+    return _stage_bytes(dim) + _query_bytes(dim) + weights + 2 * 4 * dim
 
 
 def _prefill_bytes(dim: int, warps: int) -> int:

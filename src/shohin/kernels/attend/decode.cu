@@ -8,80 +8,179 @@
 constexpr int THREADS = 256, WARPS = THREADS / 32;
 // Floats that a chunk leaves: weighted sums [GROUP][HD], then largest scores and sums of weights [GROUP].
 constexpr int PARTIAL = GROUP * (HD + 2);
+// Of the 16 rows of a product, those that are computed: 8 or all.
+constexpr int HALVES = GROUP > 8 ? 2 : 1;
+static_assert(WARPS == CHUNK / 16, "a warp makes the weights of one step of 16 keys");
 
 struct Shared {
     Stage stage;
     Queries queries;
-    float scores[16][CHUNK + 4];
-    float turned[WARPS][HD];
+    // Heads that are being turned, at first; then weights as they are summed.
+    union {
+        float turned[WARPS][HD];
+        float weights[16][CHUNK + 8];
+    };
+    // Of each warp's 16 keys: largest scores, largest scaled weights, and the weights as operands.
+    float tops[WARPS][16];
+    float mosts[WARPS][16];
+    uint4 high[WARPS][32];
+    uint4 low[WARPS][32];
     float own[2][HD];
 };
 
-__device__ __forceinline__ void fetch(Shared& shared, const Cache& cache, const int* step, int sequence, int head, int first,
-                                      int last) {
-    fetch_part<0, THREADS>(shared.stage, cache, step, sequence, head, first, last);
-    fetch_part<1, THREADS>(shared.stage, cache, step, sequence, head, first, last);
+// One row: where it is, what of its sequence the cache holds already, and the cache.
+struct Place {
+    const int* step;
+    Cache cache;
+    int head, sequence, position, held;
+};
+
+template <int PART>
+__device__ __forceinline__ void fetch(Shared& shared, const Place& place, int chunk) {
+    fetch_part<PART, THREADS, FUSED>(shared.stage, place.cache, place.step, place.sequence, place.head, chunk * CHUNK,
+                                     place.held);
 }
 
-// The queries of a group, and (FUSED) this token's key and value as the cache will hold them.
-__device__ __forceinline__ void prepare(Shared& shared, const float* row, const Turn& first_turn, const float* q_norm,
-                                        const float* k_norm, const float* angles, int head) {
+// This token's key (part 0) or value into the cache and among the chunk's; one warp.
+__device__ __forceinline__ void store_own(Shared& shared, const Place& place, int part) {
+    const Cache& cache = place.cache;
+    Stage& stage = shared.stage;
+    int at = place.position % CHUNK;
+    long long row = place_of(place.step, place.sequence, place.position, place.head);
+    store_row(part ? cache.values : cache.keys, part ? cache.value_scales : cache.key_scales, row, shared.own[part],
+              part ? stage.values[at] : stage.keys[at], part ? &stage.value_scales[at] : &stage.key_scales[at]);
+}
+
+// The queries of a group, and (FUSED) this token's key and value as the cache will hold them; store: right away.
+__device__ __forceinline__ void prepare(Shared& shared, const Place& place, const float* row, const Turn& first_turn,
+                                        const float* q_norm, const float* k_norm, const float* angles, bool store) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int i = warp; i < GROUP + 2 * FUSED; i += WARPS) {
         Turn turn = i < WARPS ? first_turn : turn_of(i < GROUP ? q_norm : k_norm, angles);
         float* out = i < GROUP ? shared.turned[warp] : shared.own[i - GROUP];
         if (i == GROUP + 1) {
-            for (int d = lane; d < HD; d += 32) out[d] = row[(NQ + NKV + head) * HD + d];
-            continue;
+            for (int d = lane; d < HD; d += 32) out[d] = row[(NQ + NKV + place.head) * HD + d];
+            __syncwarp();
+        } else {
+            turn_head(row + (i < GROUP ? place.head * GROUP + i : NQ + place.head) * HD, turn, out);
         }
-        turn_head(row + (i < GROUP ? head * GROUP + i : NQ + head) * HD, turn, out);
-        if (i < GROUP) put_query(shared.queries, i, out);
+        if (i < GROUP)
+            put_query(shared.queries, i, out);
+        else if (store)
+            store_own(shared, place, i - GROUP);
         __syncwarp();
     }
-    for (int i = GROUP + warp; i < 16; i += WARPS) put_query(shared.queries, i, nullptr);
 }
 
-// One chunk of this block; results go to ``out`` when it is the row's only one, else to ``partial``.
-__device__ __forceinline__ void attend_chunk(Shared& shared, int first, int position, float* partial, float* out) {
+// Largest score of this warp's 16 keys, row by row; keys that are not seen become least().
+__device__ __forceinline__ void score_own(Shared& shared, float (&s)[2][4], int seen) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (warp * 16 < seen) score_tiles<2>(s, shared.queries, shared.stage, warp * 2);
+#pragma unroll
+    for (int half = 0; half < HALVES; half++) {
+        float top = least();
+#pragma unroll
+        for (int t = 0; t < 2; t++)
+#pragma unroll
+            for (int i = 2 * half; i < 2 * half + 2; i++) {
+                if (warp * 16 + t * 8 + lane % 4 * 2 + i % 2 >= seen) s[t][i] = least();
+                top = fmaxf(top, s[t][i]);
+            }
+        top = most_of_quad(top);
+        if (lane % 4 == 0) shared.tops[warp][half * 8 + lane / 4] = top;
+    }
+}
+
+__device__ __forceinline__ float most_of_warps(const float (&found)[WARPS][16], int row) {
+    float most = found[0][row];
+#pragma unroll
+    for (int i = 1; i < WARPS; i++) most = fmaxf(most, found[i][row]);
+    return most;
+}
+
+// The weights of this warp's keys, after the barrier that follows the scores.
+__device__ __forceinline__ void weigh_own(Shared& shared, Weights& w, float (&s)[2][4]) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < TILES / WARPS; i++) {
-        int tile = warp + i * WARPS;
-        float s[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (first + tile * 8 <= position) score_tiles<1>(&s, shared.queries, shared.stage, tile);
+    for (int half = 0; half < HALVES; half++) {
+        int row = half * 8 + lane / 4;
+        float top = most_of_warps(shared.tops, row), base = base_of(top), most = 0.0f;
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            int key = tile * 8 + lane % 4 * 2 + j % 2;
-            shared.scores[lane / 4 + j / 2 * 8][key] = first + key <= position ? s[j] : least();
+        for (int t = 0; t < 2; t++)
+#pragma unroll
+            for (int i = 2 * half; i < 2 * half + 2; i++) {
+                int key = warp * 16 + t * 8 + lane % 4 * 2 + i % 2;
+                float weight = weight_of(s[t][i], base);
+                shared.weights[row][key] = weight;
+                s[t][i] = scaled_weight(weight, s[t][i], shared.stage, key);
+                most = fmaxf(most, s[t][i]);
+            }
+        w.peak[half] = top;
+        if (KIND == 1) {
+            most = most_of_quad(most);
+            if (lane % 4 == 0) shared.mosts[warp][row] = most;
         }
     }
-    __syncthreads();
-    float p[TILES][4];
+    if (KIND == 1) __syncthreads();
+    unsigned high[4] = {0, 0, 0, 0}, low[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (int j = 0; j < TILES; j++)
+    for (int half = 0; half < HALVES; half++) {
+        int biased = exponent_of(KIND == 1 ? most_of_warps(shared.mosts, half * 8 + lane / 4) : 1.0f);
+        w.lift[half] = from_fourteen(biased);
 #pragma unroll
-        for (int i = 0; i < 4; i++) p[j][i] = shared.scores[lane / 4 + i / 2 * 8][j * 8 + lane % 4 * 2 + i % 2];
-    Weights w;
-    weigh(w, p, shared.stage);
+        for (int t = 0; t < 2; t++)
+            split(high[2 * t + half], low[2 * t + half], __fmul_rn(s[t][2 * half], to_fourteen(biased)),
+                  __fmul_rn(s[t][2 * half + 1], to_fourteen(biased)));
+    }
+    shared.high[warp][lane] = make_uint4(high[0], high[1], high[2], high[3]);
+    shared.low[warp][lane] = make_uint4(low[0], low[1], low[2], low[3]);
+}
+
+// All weights of the chunk, after the barrier that follows them; sums in the order of ``weigh``.
+__device__ __forceinline__ void gather(const Shared& shared, Weights& w) {
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < WARPS; k++) {
+        uint4 high = shared.high[k][lane], low = shared.low[k][lane];
+        w.high[k][0] = high.x, w.high[k][1] = high.y, w.high[k][2] = high.z, w.high[k][3] = high.w;
+        w.low[k][0] = low.x, w.low[k][1] = low.y, w.low[k][2] = low.z, w.low[k][3] = low.w;
+    }
+#pragma unroll
+    for (int half = 0; half < HALVES; half++) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < TILES; j++) {
+            float2 pair = *(const float2*)&shared.weights[half * 8 + lane / 4][j * 8 + lane % 4 * 2];
+            sum = __fadd_rn(__fadd_rn(sum, pair.x), pair.y);
+        }
+        w.total[half] = sum_of_quad(sum);
+    }
+}
+
+// Results go to ``out`` when the chunk is the row's only one, else to ``partial``.
+__device__ __forceinline__ void mix_own(const Shared& shared, const Weights& w, int seen, float* partial, float* out) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int d = warp * 16; d < HD; d += WARPS * 16) {
         float c[2][4];
-        mix(c, w, shared.stage, d);
+        mix<HALVES>(c, w, shared.stage, d, seen);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            int row = lane / 4 + i % 4 / 2 * 8, column = d + i / 4 * 8 + lane % 4 * 2 + i % 2;
+        for (int i = 0; i < 4 * HALVES; i++) {
+            int half = i / 4, row = lane / 4 + half * 8, column = d + i % 4 / 2 * 8 + lane % 4 * 2 + i % 2;
             if (row >= GROUP) continue;
+            float sum = c[i % 4 / 2][half * 2 + i % 2];
             if (out)
-                out[row * HD + column] = __fmul_rn(c[i / 4][i % 4], __fdiv_rn(1.0f, w.total[i % 4 / 2]));
+                out[row * HD + column] = __fmul_rn(sum, __fdiv_rn(1.0f, w.total[half]));
             else
-                partial[row * HD + column] = c[i / 4][i % 4];
+                partial[row * HD + column] = sum;
         }
     }
-    if (out == nullptr && warp == 0 && lane % 4 == 0)
-        for (int half = 0; half < 2; half++)
-            if (lane / 4 + half * 8 < GROUP) {
-                partial[GROUP * HD + lane / 4 + half * 8] = w.peak[half];
-                partial[GROUP * (HD + 1) + lane / 4 + half * 8] = w.total[half];
-            }
+    if (out != nullptr || warp != 0 || lane % 4 != 0) return;
+#pragma unroll
+    for (int half = 0; half < HALVES; half++)
+        if (lane / 4 + half * 8 < GROUP) {
+            partial[GROUP * HD + lane / 4 + half * 8] = w.peak[half];
+            partial[GROUP * (HD + 1) + lane / 4 + half * 8] = w.total[half];
+        }
 }
 
 // All chunks of one row and KV head, in order.
@@ -114,32 +213,50 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     int split = blockIdx.x, head = blockIdx.y, m = blockIdx.z;
     int position = m < step_rows(step) ? step_position(step, m) : -1;
     int sequence = position < 0 ? 0 : step_sequence(step, m), chunks = position < 0 ? 0 : position / CHUNK + 1;
-    const Cache cache = {keys, values, key_scales, value_scales};
-    // What the cache holds already; with one row this token's own comes from the projection.
-    int held = FUSED ? position - 1 : position;
-    if (FUSED && split < chunks) fetch(shared, cache, step, sequence, head, split * CHUNK, held);
+    // With one row this token's own key and value come from the projection.
+    const Place place = {step, {keys, values, key_scales, value_scales}, head, sequence, position, position - FUSED};
+    if (FUSED && split < chunks) {
+        fetch<0>(shared, place, split);
+        fetch<1>(shared, place, split);
+    }
     const float* angles = rope + (long long)(position < 0 ? 0 : position) * HD;
     Turn turn = turn_of(threadIdx.x / 32 < GROUP ? q_norm : k_norm, angles);
     wait_for_previous();
     if (split >= chunks) return;
-    if (!FUSED) fetch(shared, cache, step, sequence, head, split * CHUNK, held);
+    if (!FUSED) {
+        fetch<0>(shared, place, split);
+        fetch<1>(shared, place, split);
+    }
     out += ((long long)m * NQ + head * GROUP) * HD;
     partials += ((long long)m * NKV + head) * CHUNKS * PARTIAL;
-    prepare(shared, qkv + (long long)m * (NQ + 2 * NKV) * HD, turn, q_norm, k_norm, angles, head);
+    qkv += (long long)m * (NQ + 2 * NKV) * HD;
+    prepare(shared, place, qkv, turn, q_norm, k_norm, angles, split == chunks - 1);
     for (int c = split; c < chunks; c += SPLITS) {
-        copy_async_wait<0>();
+        int seen = position - c * CHUNK + 1;
+        float s[2][4];
+        Weights w;
+        // Keys are there, values may be on their way; the next chunk's come as soon as there is room.
+        copy_async_wait<1>();
         __syncthreads();
-        if (FUSED && c == chunks - 1) {
-            int warp = threadIdx.x / 32, at = position % CHUNK;
-            long long place = place_of(step, sequence, position, head);
-            Stage& stage = shared.stage;
-            if (warp == 0) store_row(keys, key_scales, place, shared.own[0], stage.keys[at], &stage.key_scales[at]);
-            if (warp == 1) store_row(values, value_scales, place, shared.own[1], stage.values[at], &stage.value_scales[at]);
+        if (FUSED && c == chunks - 1 && c != split) {
+            if (threadIdx.x < 64) store_own(shared, place, threadIdx.x / 32);
             __syncthreads();
         }
-        attend_chunk(shared, c * CHUNK, position, partials + (long long)c * PARTIAL, chunks == 1 ? out : nullptr);
+        score_own(shared, s, seen);
         __syncthreads();
-        if (c + SPLITS < chunks) fetch(shared, cache, step, sequence, head, (c + SPLITS) * CHUNK, held);
+        if (c + SPLITS < chunks)
+            fetch<0>(shared, place, c + SPLITS);
+        else
+            copy_async_commit();
+        copy_async_wait<1>();
+        weigh_own(shared, w, s);
+        __syncthreads();
+        gather(shared, w);
+        mix_own(shared, w, seen, partials + (long long)c * PARTIAL, chunks == 1 ? out : nullptr);
+        if (c + SPLITS < chunks) {
+            __syncthreads();
+            fetch<1>(shared, place, c + SPLITS);
+        }
     }
     if (chunks == 1) return;
     __threadfence();

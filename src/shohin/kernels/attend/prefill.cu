@@ -116,7 +116,7 @@ __device__ __forceinline__ void add_chunk(Shared& shared, Rows& rows, float (&s)
 #pragma unroll
     for (int t = 0; t < HD / 8; t += 2) {
         float c[2][4];
-        mix(c, w, shared.stage, t * 8);
+        mix<2>(c, w, shared.stage, t * 8, CHUNK);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             float& value = rows.value[t + i / 4][i % 4];
@@ -129,8 +129,8 @@ __device__ __forceinline__ void attend_run(Shared& shared, Rows& rows, const Cac
                                            int head) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     __syncthreads();
-    fetch_part<0, THREADS>(shared.stage, cache, step, run.sequence, head, 0, run.last);
-    fetch_part<1, THREADS>(shared.stage, cache, step, run.sequence, head, 0, run.last);
+    fetch_part<0, THREADS, 0>(shared.stage, cache, step, run.sequence, head, 0, run.last);
+    fetch_part<1, THREADS, 0>(shared.stage, cache, step, run.sequence, head, 0, run.last);
     copy_async_wait<1>();
     __syncthreads();
     for (int first = 0; first <= run.last; first += CHUNK) {
@@ -152,7 +152,7 @@ __device__ __forceinline__ void attend_run(Shared& shared, Rows& rows, const Cac
         }
         copy_async_wait<0>();
         __syncthreads();
-        if (next <= run.last) fetch_part<0, THREADS>(shared.stage, cache, step, run.sequence, head, next, run.last);
+        if (next <= run.last) fetch_part<0, THREADS, 0>(shared.stage, cache, step, run.sequence, head, next, run.last);
         if (guarded) {
             clear_broken(shared);
             __syncthreads();
@@ -160,7 +160,7 @@ __device__ __forceinline__ void attend_run(Shared& shared, Rows& rows, const Cac
         if (any) add_chunk(shared, rows, s, mine, first, guarded);
         copy_async_wait<0>();
         __syncthreads();
-        if (next <= run.last) fetch_part<1, THREADS>(shared.stage, cache, step, run.sequence, head, next, run.last);
+        if (next <= run.last) fetch_part<1, THREADS, 0>(shared.stage, cache, step, run.sequence, head, next, run.last);
     }
 }
 
