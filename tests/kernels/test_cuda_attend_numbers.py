@@ -9,8 +9,12 @@ import test_webgpu_attention
 from test_webgpu_attention import Rig, one_sequence, rows_of
 
 from shohin import devices
-from shohin.devices import Device
-from shohin.kernels.attend import Heads
+from shohin.devices import Buffer, Call, Device
+from shohin.devices.cuda.launch import Launch, Target
+from shohin.kernels.attend import Attend, Heads
+from shohin.kernels.attend import cuda as cuda_plan
+
+DTYPES = {"f16": np.float16, "int8": np.int8, "f32": np.float32}
 
 
 @pytest.fixture
@@ -79,3 +83,41 @@ def test_halves_of_any_size_are_as_good_as_float32(
         assert np.median(error) <= 2 * np.median(own) + 2.0**-23 * scale, (np.median(error), np.median(own), scale)
         assert error.max() <= 2 * own.max() + 2.0**-13 * scale
         assert not bounds.within(got.astype(np.float16), exact, 2 * np.median(own) + 2.0**-22 * scale)
+
+
+def planned(heads: Heads, rows: int, limit: int, context: int = 4096, kv: str = "f16") -> list[Launch]:
+    """Launches for a cache of one sequence's context (or, beside it, of 64)."""
+    host = devices.device("host")
+    shape = (context * max(1, rows // 8), heads.kv, 64, heads.dim)
+    keys, values = (Buffer(host, name, shape, np.dtype(DTYPES[kv]), None) for name in ("keys", "values"))
+    scales = Buffer(host, "scales", shape[:3], np.dtype(np.float16), None) if kv == "int8" else None
+    x, out = (host.buffer(name, (1, 1)) for name in ("qkv", "out"))
+    rope = Buffer(host, "rope", (context, heads.dim), np.dtype(np.float32), None)
+    operands = (x, None, None, rope, keys, values, scales, scales, out)
+    return cuda_plan.launches(Call(Attend(heads, 1e-6), operands, (8,), ""), Target(rows, 1, 90, 132, limit, "binary"))
+
+
+@pytest.mark.parametrize("limit", [166912, 232448, 101376])
+def test_plans_fit_every_gpu(limit: int) -> None:
+    """The arithmetic follows from the head, the cache and the device alone; what a launch asks for is there."""
+    for heads in (Heads(32, 8, 128), Heads(16, 8, 64), Heads(9, 3, 64), Heads(8, 1, 256), Heads(32, 2, 96)):
+        for kv in DTYPES:
+            kinds = set()
+            for rows in (1, 2, 8, 64, 128, 129, 512):
+                plans = planned(heads, rows, limit, kv=kv)
+                assert all(x.shared <= limit and min(x.grid) >= 1 for x in plans)
+                assert [x.entry for x in plans[:-1]] == (["store"] if plans[-1].constants.get("FUSED") != 1 else [])
+                kinds.add(plans[-1].entry == "attend_plain")
+            assert len(kinds) == 1, "many rows and one in different arithmetic"
+    assert planned(Heads(32, 8, 128), 1, limit)[-1].entry == "attend_decode"
+    assert planned(Heads(32, 8, 128), 512, limit)[-1].entry == "attend_prefill"
+    assert planned(Heads(32, 8, 80), 1, limit)[-1].entry == "attend_plain"
+
+
+def test_many_rows_start_few_blocks_and_leave_little_memory() -> None:
+    """Rows of a batch fill the GPU: more blocks would mostly be idle. A long context's partial sums have a limit."""
+    heads = Heads(32, 8, 128)
+    for rows, splits in ((1, 32), (8, 9), (64, 2), (128, 1)):
+        assert planned(heads, rows, 232448)[-1].grid == (splits, 8, rows)
+    assert planned(heads, 16, 232448, context=65536)[-1].entry == "attend_prefill"
+    assert planned(heads, 8, 232448, context=65536)[-1].entry == "attend_decode"
