@@ -1,6 +1,6 @@
 """What rounding activations to 8 bits changes: KL divergence from exact over a fixed text (chapter 1 of Alice, 1865).
 
-    python bench/fidelity.py MODEL.gguf [--threads N] [--llama]
+    python bench/fidelity.py MODEL.gguf [--threads N] [--tokens N] [--llama]
 
 Every position of the text gives one distribution over the vocabulary; KL(exact || rounded) is in nats. With --llama
 the same is measured for llama.cpp: its answers to the file as it is, against its own re-encoding to F32 with an f32
@@ -111,10 +111,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--tokens", type=int, help="only so many of the text's ids")
     parser.add_argument("--llama", action="store_true", help="measure llama.cpp's own rounding too")
     arguments = parser.parse_args()
     weights = open(arguments.model)
     ids = tokenizer_from_metadata(weights.metadata, weights.source).encode((HERE / "text.txt").read_text("utf-8"))
+    ids = ids[: arguments.tokens]
     place = device("cpu", threads=arguments.threads)
 
     def built(activations: str, kv: str) -> Callable[[list[int], int], Logits]:
