@@ -144,7 +144,7 @@ class Gpu:
         from cuda.core import LaunchConfig, launch
 
         config = LaunchConfig(
-            grid=bound.grid,
+            grid=tuple(int(n) for n in bound.grid),
             block=(bound.threads, 1, 1),
             shmem_size=bound.shared,
             programmatic_stream_serialization=self.arch >= 90,
