@@ -19,6 +19,8 @@ MOST_PARTIALS = 128 << 20
 # that has nothing to do still takes its turn.
 SPLITS, BLOCKS = 32, 4
 DECODE_WARPS = 8
+# Shared memory that a block costs beside its own.
+BLOCK_SHARED = 1024
 KINDS = {"float16": 0, "int8": 1, "float32": 2}
 
 
@@ -157,5 +159,10 @@ def prefill_bytes(dim: int, warps: int) -> int:
 
 
 def prefill_warps(dim: int, limit: int) -> int:
-    """Warps of a block: the more, the more rows share what is fetched; 0 where none fit into ``limit`` bytes."""
+    """Warps of a block; 0 where none fit into ``limit`` bytes.
+
+    Two blocks of 4 on a multiprocessor, one of which weighs while the other multiplies; else as many as share a fetch.
+    """
+    if 2 * (prefill_bytes(dim, 4) + BLOCK_SHARED) <= limit + BLOCK_SHARED:
+        return 4
     return next((warps for warps in (8, 4, 2) if prefill_bytes(dim, warps) <= limit), 0)

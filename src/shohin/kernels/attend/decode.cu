@@ -10,6 +10,8 @@ constexpr int THREADS = 256, WARPS = THREADS / 32;
 constexpr int PARTIAL = GROUP * (HD + 2);
 // Of the 16 rows of a product, those that are computed: 8 or all.
 constexpr int HALVES = GROUP > 8 ? 2 : 1;
+// Chunks whose results are loaded at once.
+constexpr int MERGED = 16;
 static_assert(WARPS == CHUNK / 16, "a warp makes the weights of one step of 16 keys");
 
 struct Shared {
@@ -183,20 +185,32 @@ __device__ __forceinline__ void mix_own(const Shared& shared, const Weights& w, 
         }
 }
 
-// All chunks of one row and KV head, in order.
+// All chunks of one row and KV head, in order; a thread takes two columns, and loads of many chunks are on their way at once.
 __device__ __forceinline__ void merge_chunks(const float* partials, int chunks, float* out) {
-    for (int i = threadIdx.x; i < GROUP * HD; i += THREADS) {
+    for (int i = threadIdx.x * 2; i < GROUP * HD; i += THREADS * 2) {
         int row = i / HD;
-        float peak = least(), total = 0.0f, value = 0.0f;
-#pragma unroll 16
-        for (int c = 0; c < chunks; c++) {
-            const float* part = partials + (long long)c * PARTIAL;
-            Merge m = merge_of(peak, __ldcg(part + GROUP * HD + row));
-            total = merged(total, __ldcg(part + GROUP * (HD + 1) + row), m);
-            value = merged(value, __ldcg(part + i), m);
-            peak = m.peak;
+        float peak = least(), total = 0.0f;
+        float2 value = make_float2(0.0f, 0.0f);
+        for (int begin = 0; begin < chunks; begin += MERGED) {
+            float peaks[MERGED], totals[MERGED];
+            float2 values[MERGED];
+#pragma unroll
+            for (int j = 0; j < MERGED; j++) {
+                const float* part = partials + (long long)(begin + j < chunks ? begin + j : begin) * PARTIAL;
+                peaks[j] = __ldcg(part + GROUP * HD + row), totals[j] = __ldcg(part + GROUP * (HD + 1) + row);
+                values[j] = make_float2(__ldcg(part + i), __ldcg(part + i + 1));
+            }
+#pragma unroll
+            for (int j = 0; j < MERGED; j++) {
+                if (begin + j >= chunks) break;
+                Merge m = merge_of(peak, peaks[j]);
+                total = merged(total, totals[j], m);
+                value = make_float2(merged(value.x, values[j].x, m), merged(value.y, values[j].y, m));
+                peak = m.peak;
+            }
         }
-        out[i] = __fmul_rn(value, __fdiv_rn(1.0f, total));
+        float whole = __fdiv_rn(1.0f, total);
+        *(float2*)(out + i) = make_float2(__fmul_rn(value.x, whole), __fmul_rn(value.y, whole));
     }
 }
 
