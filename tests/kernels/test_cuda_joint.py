@@ -198,16 +198,14 @@ def test_unknown_modes_are_refused(device: Device) -> None:
         joint_attention(device.recorder("test", 1), *buffers, heads=1, mode="slow")
 
 
-SPLIT = "left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};\n#pragma unroll\n            for (int m = 0; m < 2; m++) {\n"
-SPLIT += "                mma_f16(s[m]"
 BEHIND = "i % 2 >= TOKENS)\n                    s["
 MUTANTS = {
     "sums are not rescaled": ("fast.cu", "__fmul_rn(sums[r / 2][d][i], old[r])", "sums[r / 2][d][i]"),
     "totals are not rescaled": ("fast.cu", "rows.total[r] = __fmul_rn(rows.total[r], old[r])", "(void)old"),
     "no slack is kept": ("fast.cu", "top > rows.peak[r] + SLACK", "rows.peak[r] < -1e30f"),
     "keys behind the last": ("fast.cu", BEHIND, BEHIND.replace(">=", ">")),
-    "halves of keys exchanged": ("fast.cu", SPLIT, SPLIT.replace("b[0], b[1]", "b[1], b[0]")),
-    "weights of another row": ("fast.cu", "p[m][2 * k + i / 2][i % 2 * 2],", "p[m][2 * k + i / 2][2 - i % 2 * 2],"),
+    "halves of keys exchanged": ("fast.cu", "lane / 16 * 8 + lane % 8]", "lane / 8 % 2 * 8 + lane % 8]"),
+    "weights of another row": ("fast.cu", "j % 4 / 2][j % 2 * 2]", "j % 4 / 2][2 - j % 2 * 2]"),
     "quad not summed": ("fast.cu", "__fadd_rn(total, __shfl_xor_sync(WARP, total, 2))", "total"),
     "values for keys": ("halves.cu", "blockIdx.y == 0 ? keys : values", "blockIdx.y == 1 ? keys : values"),
     "exact keys behind the last": ("exact.cu", "first + x + 16 * j < TOKENS ?", "first + x + 16 * j <= TOKENS ?"),

@@ -59,23 +59,42 @@ __device__ __forceinline__ void load_queries(Shared& shared, const float* querie
     }
 }
 
-__device__ __forceinline__ void multiply_keys(Scores& s, const unsigned short (&queries)[QUERIES][PITCH], const Tile& tile) {
+using Operand = unsigned[4];
+
+__device__ __forceinline__ void load_query(Operand (&a)[2], const unsigned short (&queries)[QUERIES][PITCH], int k) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-    for (int k = 0; k < STEPS; k++) {
-        unsigned a[2][4];
+    for (int m = 0; m < 2; m++) load_matrix_x4(a[m], &queries[warp * 32 + m * 16 + lane % 16][k * 16 + lane / 16 * 8]);
+}
+
+// Keys 16 n and on, columns 16 k and on.
+__device__ __forceinline__ void load_key(Operand& b, const Tile& tile, int k, int n) {
+    int lane = threadIdx.x % 32;
+    load_matrix_x4(b, &tile.keys[n * 16 + lane / 16 * 8 + lane % 8][k * 16 + lane / 8 % 2 * 8]);
+}
+
+// Keys 16 k and on, columns 16 d and on.
+__device__ __forceinline__ void load_value(Operand& b, const Tile& tile, int k, int d) {
+    int lane = threadIdx.x % 32;
+    load_matrix_x4_transposed(b, &tile.values[k * 16 + lane % 16][d * 16 + lane / 16 * 8]);
+}
+
+// Both products load an operand while the one before it is multiplied.
+__device__ __forceinline__ void multiply_keys(Scores& s, const unsigned short (&queries)[QUERIES][PITCH], const Tile& tile) {
+    constexpr int PAIRS = KEYS / 16;
+    Operand a[2][2], b[2];
+    load_query(a[0], queries, 0);
+    load_key(b[0], tile, 0, 0);
 #pragma unroll
-        for (int m = 0; m < 2; m++) load_matrix_x4(a[m], &queries[warp * 32 + m * 16 + lane % 16][k * 16 + lane / 16 * 8]);
+    for (int i = 0; i < STEPS * PAIRS; i++) {
+        int k = i / PAIRS, n = i % PAIRS;
+        if (i + 1 < STEPS * PAIRS) load_key(b[(i + 1) % 2], tile, (i + 1) / PAIRS, (i + 1) % PAIRS);
+        if (n == 0 && k + 1 < STEPS) load_query(a[(k + 1) % 2], queries, k + 1);
+        const unsigned left[2] = {b[i % 2][0], b[i % 2][1]}, right[2] = {b[i % 2][2], b[i % 2][3]};
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n += 2) {
-            unsigned b[4];
-            load_matrix_x4(b, &tile.keys[n * 8 + lane / 16 * 8 + lane % 8][k * 16 + lane / 8 % 2 * 8]);
-            const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
-#pragma unroll
-            for (int m = 0; m < 2; m++) {
-                mma_f16(s[m][n], a[m], left);
-                mma_f16(s[m][n + 1], a[m], right);
-            }
+        for (int m = 0; m < 2; m++) {
+            mma_f16(s[m][2 * n], a[k % 2][m], left);
+            mma_f16(s[m][2 * n + 1], a[k % 2][m], right);
         }
     }
 }
@@ -127,25 +146,24 @@ __device__ __forceinline__ void weigh(Scores& s, Rows& rows, Sums& sums, int fir
 }
 
 __device__ __forceinline__ void multiply_values(Sums& sums, const Scores& p, const Tile& tile) {
-    int lane = threadIdx.x % 32;
+    constexpr int PAIRS = DIM / 16, COUNT = KEYS / 16 * PAIRS;
+    Operand a[2], b[2];
+    load_value(b[0], tile, 0, 0);
 #pragma unroll
-    for (int k = 0; k < KEYS / 16; k++) {
-        unsigned a[2][4];
+    for (int i = 0; i < COUNT; i++) {
+        int k = i / PAIRS, d = i % PAIRS;
+        if (i + 1 < COUNT) load_value(b[(i + 1) % 2], tile, (i + 1) / PAIRS, (i + 1) % PAIRS);
 #pragma unroll
-        for (int m = 0; m < 2; m++)
+        for (int j = 0; j < 8; j++) {
+            if (d != 0) break;
+            const float* pair = &p[j / 4][2 * k + j % 4 / 2][j % 2 * 2];
+            a[j / 4][j % 4] = pack_half2(pair[0], pair[1]);
+        }
+        const unsigned left[2] = {b[i % 2][0], b[i % 2][1]}, right[2] = {b[i % 2][2], b[i % 2][3]};
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                a[m][i] = pack_half2(p[m][2 * k + i / 2][i % 2 * 2], p[m][2 * k + i / 2][i % 2 * 2 + 1]);
-#pragma unroll
-        for (int d = 0; d < DIM / 8; d += 2) {
-            unsigned b[4];
-            load_matrix_x4_transposed(b, &tile.values[k * 16 + lane % 16][d * 8 + lane / 16 * 8]);
-            const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
-#pragma unroll
-            for (int m = 0; m < 2; m++) {
-                mma_f16(sums[m][d], a[m], left);
-                mma_f16(sums[m][d + 1], a[m], right);
-            }
+        for (int m = 0; m < 2; m++) {
+            mma_f16(sums[m][2 * d], a[m], left);
+            mma_f16(sums[m][2 * d + 1], a[m], right);
         }
     }
 }
