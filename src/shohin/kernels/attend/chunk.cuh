@@ -108,6 +108,8 @@ __device__ __forceinline__ void fetch_part(Stage& stage, const Cache& cache, con
 // Scores times log2 e of COUNT tiles of 8 keys from tile ``tile`` on; the tiles share each load of the queries.
 template <int COUNT>
 __device__ __forceinline__ void score_tiles(float (*s)[4], const Queries& q, const Stage& stage, int tile) {
+    // Products that follow each other belong to different tiles, or each would wait for the one before it.
+    constexpr int ABREAST = COUNT < 4 ? COUNT : 4;
     int lane = threadIdx.x % 32;
     float c[COUNT][4];
 #pragma unroll
@@ -121,15 +123,18 @@ __device__ __forceinline__ void score_tiles(float (*s)[4], const Queries& q, con
             load_matrix_x4(low[j], &q.low[lane % 16][(i + j) * 16 + lane / 16 * 8]);
         }
 #pragma unroll
-        for (int t = 0; t < COUNT; t++) {
-            unsigned keys[4];
-            load_matrix_x4(keys, &stage.keys[(tile + t) * 8 + lane % 8][i * 16 + lane / 8 * 8]);
+        for (int first = 0; first < COUNT; first += ABREAST) {
+            unsigned keys[ABREAST][4];
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const unsigned b[2] = {keys[2 * j], keys[2 * j + 1]};
-                mma_f16(c[t], high[j], b);
-                mma_f16(c[t], low[j], b);
-            }
+            for (int t = 0; t < ABREAST; t++)
+                load_matrix_x4(keys[t], &stage.keys[(tile + first + t) * 8 + lane % 8][i * 16 + lane / 8 * 8]);
+#pragma unroll
+            for (int part = 0; part < 4; part++)
+#pragma unroll
+                for (int t = 0; t < ABREAST; t++) {
+                    const unsigned b[2] = {keys[t][part / 2 * 2], keys[t][part / 2 * 2 + 1]};
+                    mma_f16(c[first + t], part % 2 ? low[part / 2] : high[part / 2], b);
+                }
         }
     }
     const float scale[2] = {q.scale[lane / 4], q.scale[lane / 4 + 8]};
@@ -218,27 +223,30 @@ __device__ __forceinline__ void weigh(Weights& w, float (&s)[TILES][4], const St
         }
 }
 
-// Weighted sums of 16 columns from column ``d`` on: c[0] the first 8, c[1] the others; of rows lane / 4 alone, or all.
-// Behind the first ``seen`` keys all weights are zero.
-template <int HALVES>
-__device__ __forceinline__ void mix(float (&c)[2][4], const Weights& w, const Stage& stage, int d, int seen) {
+// Weighted sums of COUNT times 8 columns from column ``d`` on; of rows lane / 4 alone, or all. Behind the first ``seen``
+// keys all weights are zero.
+template <int HALVES, int COUNT>
+__device__ __forceinline__ void mix(float (&c)[COUNT][4], const Weights& w, const Stage& stage, int d, int seen) {
     int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < 2; i++) c[i][0] = c[i][1] = c[i][2] = c[i][3] = 0.0f;
+    for (int i = 0; i < COUNT; i++) c[i][0] = c[i][1] = c[i][2] = c[i][3] = 0.0f;
 #pragma unroll
     for (int k = 0; k < CHUNK / 16; k++) {
         if (k * 16 >= seen) break;
-        unsigned v[4];
-        load_matrix_x4_transposed(v, &stage.values[k * 16 + lane % 16][d + lane / 16 * 8]);
+        unsigned v[COUNT / 2][4];
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const unsigned b[2] = {v[2 * i], v[2 * i + 1]};
-            mma_f16(c[i], w.high[k], b);
-            mma_f16(c[i], w.low[k], b);
-        }
+        for (int i = 0; i < COUNT / 2; i++)
+            load_matrix_x4_transposed(v[i], &stage.values[k * 16 + lane % 16][d + i * 16 + lane / 16 * 8]);
+#pragma unroll
+        for (int part = 0; part < 2; part++)
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) {
+                const unsigned b[2] = {v[i / 2][i % 2 * 2], v[i / 2][i % 2 * 2 + 1]};
+                mma_f16(c[i], part ? w.low[k] : w.high[k], b);
+            }
     }
 #pragma unroll
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < COUNT; i++)
 #pragma unroll
         for (int j = 0; j < 2 * HALVES; j++) c[i][j] = __fmul_rn(c[i][j], w.lift[j / 2]);
 }

@@ -164,7 +164,7 @@ __device__ __forceinline__ void mix_own(const Shared& shared, const Weights& w, 
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int d = warp * 16; d < HD; d += WARPS * 16) {
         float c[2][4];
-        mix<HALVES>(c, w, shared.stage, d, seen);
+        mix<HALVES, 2>(c, w, shared.stage, d, seen);
 #pragma unroll
         for (int i = 0; i < 4 * HALVES; i++) {
             int half = i / 4, row = lane / 4 + half * 8, column = d + i % 4 / 2 * 8 + lane % 4 * 2 + i % 2;

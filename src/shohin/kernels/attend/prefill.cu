@@ -11,6 +11,8 @@ constexpr int THREADS = 32 * WARPS;
 constexpr int A_WARP = 16 / GROUP, TOKENS = A_WARP * WARPS;
 // Heads of which a warp has the values on their way at once.
 constexpr int AT_ONCE = HD > 128 ? 2 : 4;
+// Tiles of 8 columns that are mixed side by side.
+constexpr int ABREAST = 4;
 
 struct Shared {
     Stage stage;
@@ -114,11 +116,11 @@ __device__ __forceinline__ void add_chunk(Shared& shared, Rows& rows, float (&s)
         rows.peak[half] = merge[half].peak;
     }
 #pragma unroll
-    for (int t = 0; t < HD / 8; t += 2) {
-        float c[2][4];
-        mix<2>(c, w, shared.stage, t * 8, CHUNK);
+    for (int t = 0; t < HD / 8; t += ABREAST) {
+        float c[ABREAST][4];
+        mix<2, ABREAST>(c, w, shared.stage, t * 8, CHUNK);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < ABREAST * 4; i++) {
             float& value = rows.value[t + i / 4][i % 4];
             if (mine[i % 4 / 2]) value = merged(value, c[i / 4][i % 4], merge[i % 4 / 2]);
         }
