@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from shohin.devices import Device, Step, Tape, device
+from shohin.devices.follower import release
 from shohin.formats import synthetic_weights
 from shohin.generate import SamplingParams, generate
 from shohin.models import Model, build
@@ -52,52 +53,41 @@ def step_of(model: Model, rows: int, position: int, sequences: int = 1) -> Step:
     return Step.of(tokens, positions=np.full(rows, position), sequences=np.arange(rows), pages=pages)
 
 
-def seconds(setup: Setup, tape: Tape, step: Step, count: int, calls: tuple[int, int] | None = None) -> float:
-    """Device seconds of one play (or of some of its calls): ``count`` replays back to back, the median round."""
-    gpu, program = setup.gpu, tape._program
-    with gpu.lock:
-        program.release()
-        program.upload(step)
-        graph = program.graph(*(calls or (0, len(tape.calls))))
-        found = []
-        for _ in range(setup.rounds):
-            gpu.driver.replay(graph)
-            gpu.driver.synchronize()
-            begin = perf_counter()
-            for _ in range(count):
-                gpu.driver.replay(graph)
-            gpu.driver.synchronize()
-            found.append((perf_counter() - begin) / count)
+def replayed(setup: Setup, graph: Any, count: int) -> float:
+    """Seconds of one replay of a graph: ``count`` of them back to back, the median round."""
+    driver, found = setup.gpu.driver, []
+    for _ in range(setup.rounds):
+        driver.replay(graph)
+        driver.synchronize()
+        begin = perf_counter()
+        for _ in range(count):
+            driver.replay(graph)
+        driver.synchronize()
+        found.append((perf_counter() - begin) / count)
     return median(found)
+
+
+def seconds(setup: Setup, tape: Tape, step: Step, count: int) -> float:
+    """Device seconds of one play."""
+    program = tape._program
+    with setup.gpu.lock:
+        release(program)
+        program.upload(step)
+        return replayed(setup, program.graph(0, len(tape.calls)), count)
 
 
 def phases(setup: Setup, tape: Tape, step: Step, count: int = 20) -> dict[str, float]:
     """Microseconds of each of the five phases, averaged over all layers: their kernels alone, in the layers' order."""
-    gpu = setup.gpu
     program, layers = tape._program, setup.model.config.layers
+    calls = {name: range(1 + k, 1 + 5 * layers, 5) for k, name in enumerate(PHASES)}
+    calls |= {"head": range(1 + 5 * layers, 2 + 5 * layers), "pick": range(2 + 5 * layers, 3 + 5 * layers)}
     found = {}
-    with gpu.lock:
-        program.release()
+    with setup.gpu.lock:
+        release(program)
         program.upload(step)
-        parts = {
-            name: [program.bound(1 + 5 * i + k, 2 + 5 * i + k) for i in range(layers)] for k, name in enumerate(PHASES)
-        }
-        parts |= {
-            "head": [program.bound(1 + 5 * layers, 2 + 5 * layers)],
-            "pick": [program.bound(2 + 5 * layers, 3 + 5 * layers)],
-        }
-        for name, bound in parts.items():
-            graph = gpu.driver.capture([launch for launches in bound for launch in launches])
-            times = []
-            for _ in range(setup.rounds):
-                gpu.driver.replay(graph)
-                gpu.driver.synchronize()
-                begin = perf_counter()
-                for _ in range(count):
-                    gpu.driver.replay(graph)
-                gpu.driver.synchronize()
-                times.append((perf_counter() - begin) / count / len(bound))
-            found[name] = round(median(times) * 1e6, 2)
+        for name, chosen in calls.items():
+            graph = setup.gpu.driver.capture([launch for i in chosen for launch in program.bound(i, i + 1)])
+            found[name] = round(replayed(setup, graph, count) / len(chosen) * 1e6, 2)
     return found
 
 

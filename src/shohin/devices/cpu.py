@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from shohin import _core
 from shohin.devices.buffer import Buffer, Weight
 from shohin.devices.device import Device
+from shohin.devices.kernel_blocks import TERNARY, kernel_blocks
 from shohin.devices.slab import Slab
 from shohin.devices.step import Step
 from shohin.devices.tape import Call
 from shohin.errors import BadFile, BadRequest, BadShape, Cancelled, DeviceFailed, KernelBuild, NoDevice, OutOfMemory
 from shohin.formats.blocks import FORMATS, BlockFormat
-from shohin.formats.blocks.repack import to_pq2_0
 from shohin.formats.tensor import Tensor
 
 MAX_THREADS = 1024
@@ -77,7 +77,7 @@ class Cpu(Device):
         """Other ternary containers become PQ2_0 at load; what is native may be dealt into tiles, block for block."""
         if fmt.name in _core.formats():
             return "native"
-        return "repacked" if fmt.name in REPACKED else "refused"
+        return "repacked" if fmt.name in TERNARY else "refused"
 
     def pack(self, tensor: Tensor) -> Weight:
         """Use the file's own blocks where a kernel reads them; repack the other ternary containers to PQ2_0.
@@ -111,7 +111,7 @@ class Cpu(Device):
 
     def adopt(self, tensor: Tensor, packed_format: str, raw: NDArray[np.uint8]) -> Weight:
         """The bytes are used where they lie."""
-        possible = {tensor.format.name} | ({"PQ2_0"} if tensor.format.name in REPACKED else set())
+        possible = {tensor.format.name} | ({"PQ2_0"} if tensor.format.name in TERNARY else set())
         if packed_format not in possible.intersection(_core.formats()):
             raise BadFile(f"tensor {tensor.name!r} of {tensor.format.name} is never packed as {packed_format!r}")
         fmt = FORMATS[packed_format]
@@ -162,18 +162,9 @@ class Cpu(Device):
         self._pool.cancel()
 
 
-REPACKED = ("Q2_0", "Q2_0_G128", "TQ2_0_G128", "PTQ1_0", "TQ1_0", "TQ2_0")
-
-
 def _layout(tensor: Tensor) -> tuple[BlockFormat, NDArray[np.uint8]]:
     """The format and bytes [rows, bytes a row] that the kernels read."""
-    if len(tensor.shape) == 1:
-        return FORMATS["F32"], tensor.decode().view(np.uint8).reshape(1, -1)
-    fmt, raw = tensor.format, np.ascontiguousarray(tensor.raw())
-    if fmt.name in REPACKED:
-        repacked = to_pq2_0(raw, fmt)
-        if repacked is not None:
-            return FORMATS["PQ2_0"], repacked
+    fmt, raw = kernel_blocks(tensor)
     # Plain numbers are read in place, so they must lie at multiples of their size; a file need not see to that.
     return fmt, raw if fmt.quantised or raw.ctypes.data % fmt.block_bytes == 0 else raw.copy()
 

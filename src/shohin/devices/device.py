@@ -129,16 +129,23 @@ class Device(ABC):
         n = prod(shape)
         if n > prod(buffer.shape):
             raise BadShape(f"buffer {buffer.name!r} holds {prod(buffer.shape)} values, {list(shape)} needs {n}")
-        return Buffer(self, buffer.name, shape, buffer.dtype, buffer.storage.reshape(-1)[:n].reshape(shape))
+        return Buffer(self, buffer.name, shape, buffer.dtype, self._first(buffer, shape))
+
+    def _first(self, buffer: Buffer, shape: tuple[int, ...]) -> Any:
+        """Storage of the first values of a buffer."""
+        return buffer.storage.reshape(-1)[: prod(shape)].reshape(shape)
 
     def write(self, buffer: Buffer, values: NDArray[Any], first: int = 0) -> None:
         """Copy host values into rows ``first`` and on; BadShape unless they fit and have the buffer's row shape."""
+        self._check_rows(buffer, values, first)
+        buffer.storage[first : first + len(values)] = values
+
+    def _check_rows(self, buffer: Buffer, values: NDArray[Any], first: int) -> None:
         if values.shape[1:] != buffer.shape[1:] or first < 0 or first + len(values) > buffer.shape[0]:
             where = f" from row {first}" if first else ""
             raise BadShape(
                 f"buffer {buffer.name!r} of shape {list(buffer.shape)} can't take {list(values.shape)}{where}"
             )
-        buffer.storage[first : first + len(values)] = values
 
     def read(self, buffer: Buffer, rows: int | None = None) -> NDArray[Any]:
         """A copy of the first ``rows`` rows, or of all."""

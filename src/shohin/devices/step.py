@@ -11,6 +11,8 @@ from shohin.errors import BadShape
 
 Int32 = NDArray[np.int32]
 
+# Words before the arrays of a step table.
+HEADER = 4
 _FIRST = np.zeros(1, np.int32)
 _FIRST.flags.writeable = False
 
@@ -81,6 +83,19 @@ class Step:
     def reading(self, token: int) -> Step:
         """The one-row step that follows this one: ``token`` at the next position."""
         return replace(self.moved(1), tokens=np.array([token], np.int32))
+
+    def table(self, rows: int, wanted: int) -> Int32:
+        """The step table that kernels of a GPU read, for a tape of these capacities: {live rows, live wanted rows,
+        pages a sequence, 0}, tokens, positions and sequences [rows] each, wanted [wanted], and the page table.
+        """
+        at = HEADER + 3 * rows
+        words = np.zeros(at + wanted + self.pages.size, np.int32)
+        words[:HEADER] = self.rows, len(self.wanted), self.pages.shape[1], 0
+        for i, values in enumerate((self.tokens, self.positions, self.sequences)):
+            words[HEADER + i * rows : HEADER + i * rows + self.rows] = values
+        words[at : at + len(self.wanted)] = self.wanted
+        words[at + wanted :] = self.pages.reshape(-1)
+        return words
 
     @property
     def rows(self) -> int:

@@ -10,23 +10,22 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shohin.devices.buffer import Buffer, Weight
+from shohin.devices.apart import Apart
+from shohin.devices.buffer import Weight
 from shohin.devices.cuda.driver import Bound, Driver, Memory, Source, macros_of
 from shohin.devices.cuda.launch import Target
 from shohin.devices.cuda.packing import LAYOUTS, Packed, TileShape
-from shohin.devices.cuda.program import Follower, Program, stop_list
-from shohin.devices.device import Device
+from shohin.devices.cuda.program import Program, RingFollower
+from shohin.devices.kernel_blocks import TERNARY, kernel_blocks
 from shohin.devices.plan import plan_scratch
 from shohin.devices.step import Step
 from shohin.devices.tape import Call, Tape
-from shohin.errors import BadShape, NoDevice
-from shohin.formats.blocks import FORMATS, BlockFormat
-from shohin.formats.blocks.repack import to_pq2_0
+from shohin.errors import NoDevice
+from shohin.formats.blocks import BlockFormat
 from shohin.formats.tensor import Tensor
 
 __all__ = ["Cuda", "Region"]
 
-TERNARY = ("Q2_0", "Q2_0_G128", "TQ2_0_G128", "PTQ1_0", "TQ1_0", "TQ2_0")
 BLOCKS = ("Q2_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K")
 DENSE = ("F32", "F16", "BF16")
 TIERS = ("int8", "binary")
@@ -45,7 +44,7 @@ class Region:
         return self.memory.pointer + self.offset
 
 
-class Cuda(Device):
+class Cuda(Apart):
     """One GPU. tier: ``binary`` (1-bit matrix units, sm_80 to sm_90) or ``int8``; the one that is faster by default."""
 
     name: ClassVar[str] = "cuda"
@@ -81,11 +80,6 @@ class Cuda(Device):
             return "repacked"
         return "native" if fmt.name in LAYOUTS or fmt.name in BLOCKS or fmt.name in DENSE else "refused"
 
-    @property
-    def runs_ahead(self) -> bool:
-        """Steps follow each other on the device."""
-        return True
-
     def free_memory(self) -> int:
         """Bytes of the GPU's own memory that can still be had."""
         return self.driver.free_memory()
@@ -111,37 +105,11 @@ class Cuda(Device):
             self.allocations += 1
         return held
 
-    def view(self, buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
-        """The first values of a flat buffer under another shape, without a copy."""
-        if prod(shape) > prod(buffer.shape):
-            raise BadShape(
-                f"buffer {buffer.name!r} holds {prod(buffer.shape)} values, {list(shape)} needs {prod(shape)}"
-            )
-        return Buffer(self, buffer.name, shape, buffer.dtype, buffer.storage)
+    def _upload(self, storage: Any, offset: int, raw: NDArray[np.uint8]) -> None:
+        self.driver.upload(storage.pointer + offset, raw)
 
-    def write(self, buffer: Buffer, values: NDArray[Any], first: int = 0) -> None:
-        """Copy host values into rows ``first`` and on; BadShape unless they fit and have the buffer's row shape."""
-        if values.shape[1:] != buffer.shape[1:] or first < 0 or first + len(values) > buffer.shape[0]:
-            where = f" from row {first}" if first else ""
-            raise BadShape(
-                f"buffer {buffer.name!r} of shape {list(buffer.shape)} can't take {list(values.shape)}{where}"
-            )
-        if len(values) == 0:
-            return
-        with np.errstate(over="ignore"):
-            plain = np.ascontiguousarray(values, buffer.dtype)
-        row = prod(buffer.shape[1:]) * buffer.dtype.itemsize
-        with self.lock:
-            self.driver.upload(buffer.storage.pointer + first * row, plain)
-
-    def read(self, buffer: Buffer, rows: int | None = None) -> NDArray[Any]:
-        """A copy of the first ``rows`` rows, or of all."""
-        count = buffer.shape[0] if rows is None else min(rows, buffer.shape[0])
-        values = np.empty((count, *buffer.shape[1:]), buffer.dtype)
-        if values.size:
-            with self.lock:
-                self.driver.download(values, buffer.storage.pointer)
-        return values
+    def _download(self, storage: Any, raw: NDArray[np.uint8]) -> None:
+        self.driver.download(raw, storage.pointer)
 
     def plan(self, calls: Sequence[Call], kept: set[int]) -> int:
         """Give every scratch buffer device memory, sharing where lives don't overlap; returns the bytes in use."""
@@ -163,7 +131,7 @@ class Cuda(Device):
         if self.accepts(tensor.format) == "refused":
             raise self._refuse(tensor)
         with self.lock:
-            fmt, raw = _blocks_of(tensor)
+            fmt, raw = kernel_blocks(tensor)
             if fmt.name in LAYOUTS and len(tensor.shape) > 1:
                 packed = self._pack_tiles(raw, fmt)
             else:
@@ -217,13 +185,4 @@ class Cuda(Device):
     ) -> Iterator[tuple[int, int]]:
         """Steps that feed on each other's picks, several in flight ahead of the host."""
         ids, status = (tape.outputs[name][0] for name in ("ids", "status"))
-        return Follower(program, step, count, ids, status, stop_list(stops)).run()
-
-
-def _blocks_of(tensor: Tensor) -> tuple[BlockFormat, NDArray[np.uint8]]:
-    """The format and rows of bytes that kernels read, uint8 [rows, bytes a row]."""
-    if len(tensor.shape) == 1:
-        return FORMATS["F32"], tensor.decode().astype("<f4").view(np.uint8).reshape(1, -1)
-    raw = np.ascontiguousarray(tensor.raw())
-    repacked = to_pq2_0(raw, tensor.format) if tensor.format.name in TERNARY else None
-    return (tensor.format, raw) if repacked is None else (FORMATS["PQ2_0"], np.ascontiguousarray(repacked))
+        return RingFollower(program, (ids, status), step, count, stops).run()

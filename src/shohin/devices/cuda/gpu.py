@@ -52,7 +52,6 @@ class Gpu:
         self._stream = device.create_stream()
         self._raw_stream = driver.CUstream(int(self._stream.handle))
         self._compiler = Compiler(architecture(self.arch), cache)
-        self._pinned: list[Any] = []
 
     def free_memory(self) -> int:
         """As ``Driver.free_memory``."""

@@ -9,15 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shohin.devices.buffer import Buffer, Weight
-from shohin.devices.device import Device
+from shohin.devices.apart import Apart
+from shohin.devices.buffer import Weight
+from shohin.devices.kernel_blocks import TERNARY, kernel_blocks
 from shohin.devices.step import Step
 from shohin.devices.tape import Call, Tape
 from shohin.devices.webgpu.adapters import Adapter, choose
 from shohin.devices.webgpu.dispatch import Target
-from shohin.devices.webgpu.follower import Follower
+from shohin.devices.webgpu.follower import TailFollower
 from shohin.devices.webgpu.gpu import Gpu, Memory
-from shohin.devices.webgpu.packing import DENSE, HEADS, TERNARY, blocks_of, pack
+from shohin.devices.webgpu.packing import DENSE, HEADS, pack
 from shohin.devices.webgpu.program import Program
 from shohin.devices.webgpu.shader import Shader
 from shohin.devices.webgpu.slots import assign_slots
@@ -28,7 +29,7 @@ from shohin.formats.tensor import Tensor
 __all__ = ["WebGpu"]
 
 
-class WebGpu(Device):
+class WebGpu(Apart):
     """One adapter, the first by default. tier: one of ``tiers``, by default the last one; binding: bytes of a storage
     binding, by default what the adapter allows.
     """
@@ -66,11 +67,6 @@ class WebGpu(Device):
         return "native" if fmt.name in HEADS or fmt.name in DENSE else "refused"
 
     @property
-    def runs_ahead(self) -> bool:
-        """Steps follow each other on the GPU."""
-        return True
-
-    @property
     def largest_buffer(self) -> int:
         """What one binding holds."""
         return self.gpu.limits.binding
@@ -89,44 +85,17 @@ class WebGpu(Device):
             self.allocations += 1
         return made
 
-    def view(self, buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
-        """The first values of a flat buffer under another shape, without a copy."""
-        if prod(shape) > prod(buffer.shape):
-            raise BadShape(
-                f"buffer {buffer.name!r} holds {prod(buffer.shape)} values, {list(shape)} needs {prod(shape)}"
-            )
-        return Buffer(self, buffer.name, shape, buffer.dtype, buffer.storage)
+    def _upload(self, storage: Any, offset: int, raw: NDArray[np.uint8]) -> None:
+        # The GPU is written in words of four bytes: what else lies in the first and the last one stays.
+        begin, end = offset // 4 * 4, -(-(offset + len(raw)) // 4) * 4
+        if end - begin != len(raw):
+            words = self.gpu.download(storage, begin, end - begin).copy()
+            words[offset - begin : offset - begin + len(raw)] = raw
+            raw = words
+        self.gpu.upload(storage, begin, raw)
 
-    def write(self, buffer: Buffer, values: NDArray[Any], first: int = 0) -> None:
-        """Copy host values into rows ``first`` and on; BadShape unless they fit and have the buffer's row shape."""
-        if values.shape[1:] != buffer.shape[1:] or first < 0 or first + len(values) > buffer.shape[0]:
-            where = f" from row {first}" if first else ""
-            raise BadShape(
-                f"buffer {buffer.name!r} of shape {list(buffer.shape)} can't take {list(values.shape)}{where}"
-            )
-        if values.size == 0:
-            return
-        with np.errstate(over="ignore"):
-            raw = np.ascontiguousarray(values, buffer.dtype).reshape(-1).view(np.uint8)
-        start = first * prod(buffer.shape[1:]) * buffer.dtype.itemsize
-        with self.lock:
-            # The GPU is written in words of four bytes: what else lies in the first and the last one stays.
-            begin, end = start // 4 * 4, -(-(start + len(raw)) // 4) * 4
-            if end - begin != len(raw):
-                words = self.gpu.download(buffer.storage, begin, end - begin).copy()
-                words[start - begin : start - begin + len(raw)] = raw
-                raw = words
-            self.gpu.upload(buffer.storage, begin, raw)
-
-    def read(self, buffer: Buffer, rows: int | None = None) -> NDArray[Any]:
-        """A copy of the first ``rows`` rows, or of all."""
-        count = buffer.shape[0] if rows is None else min(rows, buffer.shape[0])
-        shape = (count, *buffer.shape[1:])
-        if prod(shape) == 0:
-            return np.empty(shape, buffer.dtype)
-        with self.lock:
-            raw = self.gpu.download(buffer.storage, 0, prod(shape) * buffer.dtype.itemsize)
-        return raw.view(buffer.dtype).reshape(shape).copy()
+    def _download(self, storage: Any, raw: NDArray[np.uint8]) -> None:
+        raw[:] = self.gpu.download(storage, 0, len(raw))
 
     def plan(self, calls: Sequence[Call], kept: set[int]) -> int:
         """Give every scratch buffer memory, sharing where lives don't overlap; returns the bytes in use."""
@@ -160,7 +129,7 @@ class WebGpu(Device):
         if prod(tensor.shape) == 0:
             raise BadShape(f"weight {tensor.name!r} of shape {list(tensor.shape)} holds no bytes")
         with self.lock:
-            fmt, raw = blocks_of(tensor)
+            fmt, raw = kernel_blocks(tensor)
             parts = pack(self.gpu, tensor.name, raw, fmt)
         tensor.release()
         return self._track(Weight(self, tensor.name, tensor.shape, fmt, tensor.format, raw.nbytes, parts))
@@ -196,4 +165,4 @@ class WebGpu(Device):
         ids, status = (tape.outputs[name][0] for name in ("ids", "status"))
         with self.lock:
             tail = program.tail(ids, status)
-        return Follower(program, tail, step, count, frozenset(stops)).run()
+        return TailFollower(program, tail, step, count, stops).run()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shohin.devices.buffer import Buffer
+from shohin.devices.follower import STOPS, Follower, stop_words
 from shohin.devices.step import Step
 from shohin.devices.webgpu.dispatch import Binding, Dispatch
 from shohin.devices.webgpu.encoding import Bound, Copy
@@ -18,12 +18,10 @@ from shohin.devices.webgpu.shader import assemble
 if TYPE_CHECKING:
     from shohin.devices.webgpu.program import Program
 
-__all__ = ["AHEAD", "Follower", "Tail"]
+__all__ = ["AHEAD", "Tail", "TailFollower"]
 
 # Steps in flight ahead of the host.
 AHEAD = 3
-# Stop ids that the GPU looks at; the host looks at all of them.
-STOPS = 63
 PICK_BYTES = 16
 
 
@@ -53,76 +51,31 @@ class Tail:
         return self._program.device.gpu.bind(self._shader, memories, (1, 1, 1))
 
     def write_stops(self, stops: Sequence[int]) -> None:
-        """Ids that end a run; those behind the first STOPS are left to the host."""
-        words = np.zeros(1 + STOPS, np.int32)
-        some = list(stops)[:STOPS]
-        words[0], words[1 : 1 + len(some)] = len(some), some
-        self._program.device.gpu.upload(self._stops, 0, words)
+        """Ids that end a run."""
+        self._program.device.gpu.upload(self._stops, 0, stop_words(stops))
 
 
-@dataclass
-class Follower:
-    """One run that is ahead of its host. step: the first whose pick the host does not know; left: still to submit."""
+class TailFollower(Follower):
+    """A run whose picks are copied into a buffer of their own after each step."""
 
-    program: Program
-    tail: Tail
-    step: Step
-    left: int
-    stops: frozenset[int]
-    ready: list[tuple[int, int]] = field(default_factory=list)
-    pending: list[tuple[Memory, Any, Any]] = field(default_factory=list)
-    ended: bool = False
+    ahead = AHEAD
 
-    def run(self) -> Iterator[tuple[int, int]]:
-        """(id, status) of step after step."""
-        device = self.program.device
-        try:
-            while True:
-                with device.lock:
-                    self._submit()
-                    if not self.ready and self.pending:
-                        self._read()
-                    if not self.ready:
-                        return
-                    found = self.ready.pop(0)
-                yield found
-        finally:
-            self.left = 0
+    def __init__(self, program: Program, tail: Tail, step: Step, left: int, stops: Sequence[int]) -> None:
+        super().__init__(program.device, program, step, left, stops)
+        self._tape, self._tail = program, tail
 
-    def drain(self) -> None:
-        """Read everything in flight, before somebody else uses the step table."""
-        while self.pending:
-            self._read()
+    def _start(self) -> None:
+        self._tail.write_stops(list(self._stops))
 
-    def _submit(self) -> None:
-        """Keep AHEAD steps in flight; after somebody else used the table, go on from where this run stands."""
-        program, gpu = self.program, self.program.device.gpu
-        if self.ended or self.left == 0:
-            return
-        if program.follower is not self:
-            if self.ready:
-                return
-            program.release()
-            program.follower = self
-            program.upload(self.step)
-            self.tail.write_stops(sorted(self.stops))
-        bound = program.followed(self.tail)
-        while self.left and len(self.pending) < AHEAD:
-            staging = self.tail.free.pop()
-            program.device.submissions += 1
-            number = gpu.submit(bound, Copy(self.tail.picks, 0, staging, PICK_BYTES))
-            self.pending.append((staging, number, gpu.ask(staging, PICK_BYTES)))
-            self.left -= 1
+    def _submit(self) -> tuple[Memory, Any, Any]:
+        gpu, staging = self._tape.device.gpu, self._tail.free.pop()
+        number = gpu.submit(self._tape.followed(self._tail), Copy(self._tail.picks, 0, staging, PICK_BYTES))
+        return staging, number, gpu.ask(staging, PICK_BYTES)
 
-    def _read(self) -> None:
-        staging, number, asked = self.pending.pop(0)
+    def _wait(self, pending: tuple[Memory, Any, Any]) -> tuple[int, int] | None:
+        staging, number, asked = pending
         raw = np.empty(PICK_BYTES, np.uint8)
-        self.program.device.gpu.take(staging, raw, number, asked)
-        self.tail.free.append(staging)
+        self._tape.device.gpu.take(staging, raw, number, asked)
+        self._tail.free.append(staging)
         token, status, ran, _ = (int(word) for word in raw.view(np.int32))
-        if self.ended or not ran:
-            return
-        self.ready.append((token, status))
-        self.ended = status != 0 or token in self.stops
-        if not self.ended:
-            self.step = self.step.reading(token)
+        return (token, status) if ran else None

@@ -8,13 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shohin.devices.webgpu.gpu import Gpu, Memory
-from shohin.formats.blocks import FORMATS, BlockFormat
-from shohin.formats.blocks.repack import to_pq2_0
-from shohin.formats.tensor import Tensor
+from shohin.formats.blocks import BlockFormat
 
-__all__ = ["DENSE", "HEADS", "TERNARY", "PackedPart", "blocks_of", "pack", "planes"]
+__all__ = ["DENSE", "HEADS", "PackedPart", "pack", "planes"]
 
-TERNARY = ("Q2_0", "Q2_0_G128", "TQ2_0_G128", "PTQ1_0", "TQ1_0", "TQ2_0")
 # Bytes of scale (and minimum) at the head of a block; all that follows are codes, 16 or 32 bytes.
 HEADS = {"Q1_0": 2, "Q2_0": 2, "PQ2_0": 2, "Q4_0": 2, "Q4_1": 4, "Q8_0": 2}
 DENSE = ("F32", "F16", "BF16")
@@ -30,15 +27,6 @@ class PackedPart:
     first: int
     rows: int
     scales: int
-
-
-def blocks_of(tensor: Tensor) -> tuple[BlockFormat, NDArray[np.uint8]]:
-    """The format and rows of bytes that kernels read, uint8 [rows, bytes a row]; vectors become F32."""
-    if len(tensor.shape) == 1:
-        return FORMATS["F32"], tensor.decode().astype("<f4").view(np.uint8).reshape(1, -1)
-    raw = np.ascontiguousarray(tensor.raw())
-    repacked = to_pq2_0(raw, tensor.format) if tensor.format.name in TERNARY else None
-    return (tensor.format, raw) if repacked is None else (FORMATS["PQ2_0"], repacked)
 
 
 def planes(raw: NDArray[np.uint8], fmt: BlockFormat) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

@@ -5,25 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shohin.devices.beside import beside
 from shohin.devices.buffer import Buffer
-from shohin.devices.step import Step
+from shohin.devices.follower import Follower, release
+from shohin.devices.step import HEADER, Step
 from shohin.devices.tape import Call
 from shohin.devices.webgpu.dispatch import Argument, Dispatch, Part, Scratch
 from shohin.devices.webgpu.encoding import Bound
-from shohin.devices.webgpu.follower import Follower, Tail
+from shohin.devices.webgpu.follower import Tail
 from shohin.devices.webgpu.gpu import Memory
 from shohin.devices.webgpu.shader import assemble
 
 if TYPE_CHECKING:
     from shohin.devices.webgpu.device import WebGpu
 
-__all__ = ["Program", "step_words"]
+__all__ = ["Program"]
 
-HEADER = 4
 # Page-table entries that a tape has room for at first.
 PAGES = 1024
 
@@ -58,16 +55,10 @@ class Program:
     def run(self, first: int, last: int, step: Step) -> None:
         """One submission of the calls ``first`` to ``last - 1``, complete on return."""
         gpu = self.device.gpu
-        self.release()
+        release(self)
         self.upload(step)
         gpu.submit(self.bound(first, last))
         gpu.wait()
-
-    def release(self) -> None:
-        """Let a run that is ahead of its host take what is in flight, before somebody else uses the step table."""
-        if self.follower is not None:
-            self.follower.drain()
-            self.follower = None
 
     def tail(self, ids: Buffer, status: Buffer) -> Tail:
         """What this tape needs to run ahead."""
@@ -83,7 +74,7 @@ class Program:
 
     def upload(self, step: Step) -> None:
         """Copy a step into the table; it reaches the GPU before anything that is submitted afterwards."""
-        words = step_words(step, self.rows, self.wanted)
+        words = step.table(self.rows, self.wanted)
         if words.nbytes > self._step.size:
             self._step = self._step_memory(2 * step.pages.size)
             self._bound = []
@@ -113,17 +104,3 @@ class Program:
                 return self._scratch[index]
             case _:
                 return self._step
-
-
-def step_words(step: Step, rows: int, wanted: int) -> NDArray[np.int32]:
-    """The step table as ``step.wgsl`` reads it."""
-    pages = step.pages
-    words = np.zeros(HEADER + 3 * rows + wanted + pages.size, np.int32)
-    words[:HEADER] = step.rows, len(step.wanted), pages.shape[1], 0
-    at = HEADER
-    for values in (step.tokens, step.positions, step.sequences):
-        words[at : at + step.rows] = values
-        at += rows
-    words[at : at + len(step.wanted)] = step.wanted
-    words[at + wanted :] = pages.reshape(-1)
-    return words

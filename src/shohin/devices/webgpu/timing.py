@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from shohin.devices.follower import release
 from shohin.devices.step import Step
 from shohin.devices.tape import Tape
 from shohin.devices.webgpu.device import WebGpu
@@ -30,7 +31,7 @@ def kernel_times(device: WebGpu, tape: Tape, step: Step) -> list[tuple[str, floa
         raise NoDevice(f"device webgpu: {device.adapter} has no timestamp queries")
     with device.lock:
         program = tape._program
-        program.release()
+        release(program)
         program.upload(step)
         bound = program.bound(0, len(tape.calls))
         names = [call.op.name for call, n in zip(tape.calls, program.dispatches, strict=True) for _ in range(n)]

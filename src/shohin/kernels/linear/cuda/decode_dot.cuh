@@ -11,7 +11,7 @@ constexpr int VECTORS = 2 * PLANES;
 constexpr unsigned TWICE = PLANES == 1 ? 2 : 1;
 
 struct Unit {
-    // As tiles.cuh has them: pairs of groups of the high plane, then of the low one.
+    // As packing.py has them: pairs of groups of the high plane, then of the low one.
     uint4 bits[VECTORS];
     // float16 scales of group lane % 4 for rows lane / 4 and lane / 4 + 8.
     unsigned scales;
