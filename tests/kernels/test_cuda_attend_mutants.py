@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-import emulator_build
+import mutants
 import numpy as np
 import pytest
 from emulated import REAL, emulated_cuda
@@ -14,7 +13,6 @@ from test_webgpu_attention import Rig, one_sequence
 
 from shohin import devices
 from shohin.devices import Device, Step
-from shohin.devices.cuda.compiler import PACKAGE
 from shohin.errors import DeviceFailed
 from shohin.kernels.attend import Heads, attend
 
@@ -119,17 +117,10 @@ def worn_out(device: Device, rows: NDArray[np.float32]) -> bool:
 def test_mutants_are_caught(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rows: NDArray[np.float32], check: str, name: str
 ) -> None:
-    folder = tmp_path / "kernels" / "attend"
-    shutil.copytree(PACKAGE / "kernels" / "attend", folder)
-    shutil.copytree(PACKAGE / "devices" / "cuda", tmp_path / "devices" / "cuda")
-    includes = (emulator_build.NATIVE, tmp_path / "kernels", tmp_path / "devices" / "cuda")
-    monkeypatch.setattr(emulator_build, "PACKAGE", tmp_path)
-    monkeypatch.setattr(emulator_build, "FOLDERS", includes)
+    folder = mutants.copied(tmp_path, monkeypatch, "attend")
     if name:
         file, old, new = MUTANTS[check][name]
-        text = (folder / file).read_text()
-        assert text.count(old) == 1, f"{name}: the line is no longer there"
-        (folder / file).write_text(text.replace(old, new))
+        mutants.change(folder / file, name, old, new)
     device = emulated_cuda(multiprocessors=1)
     try:
         if check == "mixed up":

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import emulator_build
+import mutants
 import numpy as np
 import packing
 import pytest
 from emulated import REAL, emulated_cuda, real_gpu
-from numpy.typing import NDArray
+from quantiser import EPS, Floats, Terms, rows_of, tensor
 
 from shohin import devices
 from shohin.devices import Buffer, Device, Recorder, Step, Weight
 from shohin.devices.cuda import Cuda
-from shohin.devices.cuda.compiler import PACKAGE, Compiler, architecture
+from shohin.devices.cuda.compiler import Compiler, architecture
 from shohin.devices.cuda.driver import Source, macros_of
 from shohin.devices.cuda.launch import Target
 from shohin.errors import DeviceFailed
@@ -31,28 +30,7 @@ from shohin.kernels.norm_swiglu import FeedForward, norm_swiglu
 FORMATS = ("Q1_0", "PQ2_0")
 # Kinds of matrix units, and rows up to which binary ones are taken.
 UNITS = ("binary", "int8")
-EPS = 1e-5
 POISON = np.float32(-7.0e33)
-Floats = NDArray[np.float32]
-
-
-def tensor(rng: np.random.Generator, fmt: str, n: int, k: int) -> Tensor:
-    """Random weights in which every code occurs, with scales of different rows and groups apart."""
-    values = rng.standard_normal((n, k)) * np.exp(rng.standard_normal((n, k // 128))).repeat(128, axis=1) * 0.2
-    made = packing.tensor("w", fmt, values)
-    if fmt in packing.CODE_BYTES:
-        bits = made.data.reshape(-1, made.format.block_bytes)[:, packing.CODE_BYTES[fmt]]
-        bits[:] = rng.integers(0, 256, bits.shape, np.uint8)
-    return made
-
-
-def rows_of(rng: np.random.Generator, m: int, k: int) -> Floats:
-    """Rows whose groups differ in size by orders of magnitude; one group is all zeros, one too small for a scale."""
-    x = rng.standard_normal((m, k)) * np.exp(2 * rng.standard_normal((m, k // 128))).repeat(128, axis=1)
-    if k > 128:
-        x[0, :128] = 0
-        x[m - 1, k - 128 :] *= 1e-37
-    return x.astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -112,48 +90,9 @@ def on_units(units: str, monkeypatch: pytest.MonkeyPatch) -> Device:
     return Cuda(real_gpu(), "binary") if REAL else emulated_cuda(90, "binary")
 
 
-# The numbers, written once more and plainly
-
-
-def tree(values: Floats) -> Floats:
-    """Sum over the last axis by halves: neighbours, then pairs of neighbours, and so on."""
-    while values.shape[-1] > 1:
-        values = values[..., ::2] + values[..., 1::2]
-    return values[..., 0]
-
-
-def factor_of(x: Floats) -> Floats:
-    """1 / sqrt(mean(x^2) + eps), summed in the order of quantise.cuh."""
-    groups = x.shape[1] // 128
-    lanes = x.reshape(len(x), groups, 16, 8).astype(np.float64)
-    sums = np.zeros(lanes.shape[:3], np.float32)
-    for i in range(8):
-        sums = (lanes[..., i] * lanes[..., i] + sums).astype(np.float32)
-    squares = tree(sums)
-    partial = np.zeros((len(x), 32), np.float32)
-    for g in range(groups):
-        partial[:, g % 32] += squares[:, g]
-    mean = tree(partial) / np.float32(x.shape[1])
-    factor: Floats = np.float32(1) / np.sqrt(mean + np.float32(EPS))
-    return factor
-
-
 def product(made: Tensor, x: Floats, norm: Floats | None = None) -> Floats:
     """Codes, exact sums by group, two roundings for the scales, and groups one after the other."""
-    codes = made.format.unpack(made.raw())
-    v = (x if norm is None else x * norm).reshape(len(x), -1, 128)
-    a = np.abs(v).max(axis=2)
-    quiet = a < np.float32(1.5e-36)
-    inverse = np.divide(np.float32(127), a, out=np.zeros_like(a), where=~quiet)
-    q = np.clip(np.rint(v * inverse[..., None]), -127, 127).astype(np.float64)
-    factor = np.ones(len(x), np.float32) if norm is None else factor_of(x)
-    s = np.where(quiet, np.float32(0), (factor[:, None] * a) / np.float32(127)).astype(np.float32)
-    d = codes.scale.astype(np.float32)
-    total = np.zeros((len(x), len(d)), np.float32)
-    for g in range(d.shape[1]):
-        isum = (q[:, g] @ codes.code[:, g].astype(np.float64).T).astype(np.float32)
-        total = total + isum * (d[None, :, g] * s[:, None, g])
-    return total
+    return Terms.of(made, x, norm).sums()
 
 
 SHAPES = [
@@ -373,28 +312,15 @@ MUTANTS = {
 }
 
 
-@pytest.fixture
-def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the kernels for the emulator, to be changed."""
-    folder = tmp_path / "kernels" / "linear" / "cuda"
-    shutil.copytree(PACKAGE / "kernels" / "linear" / "cuda", folder)
-    shutil.copytree(PACKAGE / "devices" / "cuda", tmp_path / "devices" / "cuda")
-    monkeypatch.setattr(emulator_build, "PACKAGE", tmp_path)
-    here = (emulator_build.NATIVE, tmp_path / "kernels", tmp_path / "devices" / "cuda")
-    monkeypatch.setattr(emulator_build, "FOLDERS", here)
-    return folder
-
-
 @pytest.mark.skipif(REAL, reason="mutants are compiled for the emulator only")
 @pytest.mark.parametrize("name", ["", *MUTANTS])
 def test_mutants_are_caught(
-    host: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, sources: Path, name: str
+    host: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
+    sources = mutants.copied(tmp_path, monkeypatch, "linear/cuda")
     if name:
         file, old, new = MUTANTS[name]
-        text = (sources / file).read_text()
-        assert text.count(old) == 1, f"{name}: the line is no longer there"
-        (sources / file).write_text(text.replace(old, new))
+        mutants.change(sources / file, name, old, new)
     monkeypatch.setattr(decode, "DECODE_ROWS", decode.MOST_ROWS)
     short_rounds(monkeypatch)
     case, x = Case("store", (tensor(rng, "PQ2_0", 490, 1152),)), rows_of(rng, 3, 1152)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import emulator_build
+import mutants
 import numpy as np
 import packing
 import pytest
@@ -14,7 +13,6 @@ from emulated import emulated_cuda
 from numpy.typing import NDArray
 
 from shohin.devices import Buffer, Device, Recorder, Step, Weight
-from shohin.devices.cuda.compiler import PACKAGE
 from shohin.errors import DeviceFailed
 from shohin.kernels.gemm import gemm
 from shohin.kernels.linear.cuda import plain
@@ -120,15 +118,10 @@ def test_mutants_are_caught(
 ) -> None:
     case = Case(rng, 40, 45, 700, 35)
     want = case.op(emulated_cuda(), "gemm")
-    folder = tmp_path / "kernels" / "linear" / "cuda"
-    shutil.copytree(PACKAGE / "kernels" / "linear" / "cuda", folder)
-    shutil.copytree(PACKAGE / "devices" / "cuda", tmp_path / "devices" / "cuda")
+    folder = mutants.copied(tmp_path, monkeypatch, "linear/cuda")
     if name:
         old, new = MUTANTS[name]
-        text = (folder / "f32.cu").read_text()
-        assert text.count(old) == 1, f"{name}: the line is no longer there"
-        (folder / "f32.cu").write_text(text.replace(old, new))
-    monkeypatch.setattr(emulator_build, "PACKAGE", tmp_path)
+        mutants.change(folder / "f32.cu", name, old, new)
     monkeypatch.setattr(plain, "plain_launches", f32_launches)
     try:
         caught = not np.array_equal(case.op(emulated_cuda(), "gemm"), want)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import emulator_build
+import mutants
 import numpy as np
 import packing
 import pytest
 from emulated import REAL, emulated_cuda
-from numpy.typing import NDArray
+from quantiser import EPS, Floats, Terms, rows_of, tensor
 
 from shohin import devices
 from shohin.devices import Buffer, Device, Recorder, Step, Weight
 from shohin.devices.cuda import Cuda
-from shohin.devices.cuda.compiler import PACKAGE, Compiler, architecture
+from shohin.devices.cuda.compiler import Compiler, architecture
 from shohin.devices.cuda.driver import Source, macros_of
 from shohin.devices.cuda.launch import Launch, Target
 from shohin.errors import DeviceFailed
@@ -32,28 +31,8 @@ from shohin.kernels.norm_swiglu import FeedForward, norm_swiglu
 FORMATS = ("Q1_0", "PQ2_0")
 # nt, mt, wm, wk: one and several columns, tiles, warps side by side and along K, in each combination of code paths.
 CUTS = ((1, 1, 1, 1), (1, 1, 2, 4), (2, 2, 3, 1), (4, 1, 2, 2), (2, 2, 1, 4), (8, 2, 2, 1), (8, 1, 1, 4), (4, 2, 1, 2))
-EPS = 1e-5
 POISON = np.float32(-7.0e33)
-Floats = NDArray[np.float32]
 Record = Callable[[Recorder, Sequence[Buffer], Buffer], None]
-
-
-def tensor(rng: np.random.Generator, fmt: str, n: int, k: int) -> Tensor:
-    """Random weights in which every code occurs, with scales of different rows and groups apart."""
-    values = rng.standard_normal((n, k)) * np.exp(rng.standard_normal((n, k // 128))).repeat(128, axis=1) * 0.2
-    made = packing.tensor("w", fmt, values)
-    if fmt in packing.CODE_BYTES:
-        bits = made.data.reshape(-1, made.format.block_bytes)[:, packing.CODE_BYTES[fmt]]
-        bits[:] = rng.integers(0, 256, bits.shape, np.uint8)
-    return made
-
-
-def rows_of(rng: np.random.Generator, m: int, k: int) -> Floats:
-    """Rows whose groups differ in size by orders of magnitude; one group is all zeros, one too small for a scale."""
-    x = rng.standard_normal((m, k)) * np.exp(2 * rng.standard_normal((m, k // 128))).repeat(128, axis=1)
-    x[0, :128] = 0
-    x[m - 1, k - 128 :] *= 1e-37
-    return x.astype(np.float32)
 
 
 def packed(device: Device, made: Tensor) -> Weight:
@@ -98,60 +77,6 @@ def cut_as(monkeypatch: pytest.MonkeyPatch, cut: tuple[int, int, int, int]) -> N
 @pytest.fixture(scope="module")
 def host() -> Device:
     return devices.device("host", dtype="float32")
-
-
-# The numbers of a product, written once more and plainly
-
-
-def tree(values: Floats) -> Floats:
-    """Sum over the last axis by halves: neighbours, then pairs of neighbours, and so on."""
-    while values.shape[-1] > 1:
-        values = values[..., ::2] + values[..., 1::2]
-    return values[..., 0]
-
-
-def factor_of(x: Floats) -> Floats:
-    """1 / sqrt(mean(x^2) + eps), in the order of quantise.cuh."""
-    groups = x.shape[1] // 128
-    lanes = x.reshape(len(x), groups, 16, 8).astype(np.float64)
-    sums = np.zeros(lanes.shape[:3], np.float32)
-    for i in range(8):
-        sums = (lanes[..., i] * lanes[..., i] + sums).astype(np.float32)
-    squares = tree(sums)
-    partial = np.zeros((len(x), 32), np.float32)
-    for g in range(groups):
-        partial[:, g % 32] += squares[:, g]
-    mean = tree(partial) / np.float32(x.shape[1])
-    factor: Floats = np.float32(1) / np.sqrt(mean + np.float32(EPS))
-    return factor
-
-
-@dataclass(frozen=True)
-class Terms:
-    """Products by group: isum [M, N, G], scale of weights [N, G], of rows [M, G]."""
-
-    isum: Floats
-    d: Floats
-    s: Floats
-
-    @classmethod
-    def of(cls, made: Tensor, x: Floats, norm: Floats | None = None) -> Terms:
-        codes = made.format.unpack(made.raw())
-        v = (x if norm is None else x * norm).reshape(len(x), -1, 128)
-        a = np.abs(v).max(axis=2)
-        quiet = a < np.float32(1.5e-36)
-        inverse = np.divide(np.float32(127), a, out=np.zeros_like(a), where=~quiet)
-        q = np.clip(np.rint(v * inverse[..., None]), -127, 127)
-        factor = np.ones(len(x), np.float32) if norm is None else factor_of(x)
-        s = np.where(quiet, np.float32(0), (factor[:, None] * a) / np.float32(127))
-        isum = np.einsum("mgk,ngk->mng", q.astype(np.float64), codes.code.astype(np.float64)).astype(np.float32)
-        return cls(isum, codes.scale.astype(np.float32), s.astype(np.float32))
-
-    def sums(self) -> Floats:
-        total = np.zeros(self.isum.shape[:2], np.float32)
-        for g in range(self.isum.shape[2]):
-            total = total + self.isum[..., g] * (self.d[None, :, g] * self.s[:, None, g])
-        return total
 
 
 @pytest.mark.row("M.11", "M.18", "S3.14", "S3.16")
@@ -391,29 +316,17 @@ MUTANTS = {
 }
 
 
-@pytest.fixture
-def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the kernels for the emulator, to be changed."""
-    folder = tmp_path / "kernels" / "linear" / "cuda"
-    shutil.copytree(PACKAGE / "kernels" / "linear" / "cuda", folder)
-    shutil.copytree(PACKAGE / "devices" / "cuda", tmp_path / "devices" / "cuda")
-    monkeypatch.setattr(emulator_build, "PACKAGE", tmp_path)
-    return folder
-
-
 @pytest.mark.parametrize("name", ["", *MUTANTS])
 def test_mutants_are_caught(
-    host: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, sources: Path, name: str
+    host: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
+    sources = mutants.copied(tmp_path, monkeypatch, "linear/cuda")
     if name:
         file, old, new = MUTANTS[name]
-        text = (sources / file).read_text()
-        assert text.count(old) == 1, f"{name}: the line is no longer there"
-        (sources / file).write_text(text.replace(old, new))
+        mutants.change(sources / file, name, old, new)
         if name == "sums run on":
             old = "    for (int tile = blockIdx.x, work"
-            text = (sources / file).read_text()
-            (sources / file).write_text(text.replace(old, "    Sums sums = {};\n" + old))
+            mutants.change(sources / file, name, old, "    Sums sums = {};\n" + old)
     made, x = tensor(rng, "PQ2_0", 81, 1664), rows_of(rng, 21, 1664)
     want = product(host, made, x, 19)
     caught = False

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import bounds
-import emulator_build
+import mutants
 import numpy as np
 import pytest
 from emulated import REAL, emulated_cuda
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 from shohin import devices
 from shohin.devices import Device, Step
-from shohin.devices.cuda.compiler import PACKAGE
 from shohin.devices.cuda.launch import Target
 from shohin.devices.tape import Call
 from shohin.errors import BadRequest
@@ -219,15 +217,10 @@ def test_mutants_are_caught(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     """A changed line, in a copy of the sources, leaves the bound."""
-    folder = tmp_path / "kernels" / "joint_attention"
-    shutil.copytree(PACKAGE / "kernels" / "joint_attention", folder)
-    shutil.copytree(PACKAGE / "devices" / "cuda", tmp_path / "devices" / "cuda")
-    monkeypatch.setattr(emulator_build, "PACKAGE", tmp_path)
+    folder = mutants.copied(tmp_path, monkeypatch, "joint_attention")
     if name:
         file, old, new = MUTANTS[name]
-        text = (folder / file).read_text()
-        assert text.count(old) == 1, f"{name}: the line is no longer there"
-        (folder / file).write_text(text.replace(old, new))
+        mutants.change(folder / file, name, old, new)
     mode = "exact" if name.startswith("exact") else "fast"
     device, within = emulated_cuda(), True
     for tokens, rise in ((150, 12.0), (5, 0.0)):
