@@ -45,9 +45,9 @@ def tree(values: Floats) -> Floats:
 def factor_of(x: Floats) -> Floats:
     """1 / sqrt(mean(x^2) + eps), summed in the order of quantise.cuh."""
     groups = x.shape[1] // 128
-    lanes = x.reshape(len(x), groups, 16, 8).astype(np.float64)
+    lanes = x.reshape(len(x), groups, 32, 4).astype(np.float64)
     sums = np.zeros(lanes.shape[:3], np.float32)
-    for i in range(8):
+    for i in range(4):
         sums = (lanes[..., i] * lanes[..., i] + sums).astype(np.float32)
     squares = tree(sums)
     partial = np.zeros((len(x), 32), np.float32)
@@ -60,11 +60,12 @@ def factor_of(x: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Terms:
-    """Products by group: isum [M, N, G], scale of weights [N, G], of rows [M, G]."""
+    """Products by group: isum [M, N, G], scale of weights [N, G], of rows [M, G], and the norm's factor [M]."""
 
     isum: Floats
     d: Floats
     s: Floats
+    factor: Floats | None
 
     @classmethod
     def of(cls, made: Tensor, x: Floats, norm: Floats | None = None) -> Terms:
@@ -74,16 +75,16 @@ class Terms:
         quiet = a < np.float32(1.5e-36)
         inverse = np.divide(np.float32(127), a, out=np.zeros_like(a), where=~quiet)
         q = np.clip(np.rint(v * inverse[..., None]), -127, 127)
-        factor = np.ones(len(x), np.float32) if norm is None else factor_of(x)
-        s = np.where(quiet, np.float32(0), (factor[:, None] * a) / np.float32(127))
+        s = np.where(quiet, np.float32(0), a / np.float32(127))
         # A BLAS product a group; whole numbers below 2^53 are exact in any order.
         by_group = q.astype(np.float64).transpose(1, 0, 2) @ codes.code.astype(np.float64).transpose(1, 2, 0)
         isum = by_group.transpose(1, 2, 0).astype(np.float32)
-        return cls(isum, codes.scale.astype(np.float32), s.astype(np.float32))
+        factor = None if norm is None else factor_of(x)
+        return cls(isum, codes.scale.astype(np.float32), s.astype(np.float32), factor)
 
     def sums(self) -> Floats:
-        """Groups one after the other, two roundings each."""
+        """Groups one after the other, two roundings each; the factor comes last."""
         total = np.zeros(self.isum.shape[:2], np.float32)
         for g in range(self.isum.shape[2]):
             total = total + self.isum[..., g] * (self.d[None, :, g] * self.s[:, None, g])
-        return total
+        return total if self.factor is None else total * self.factor[:, None]

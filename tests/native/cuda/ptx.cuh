@@ -66,6 +66,8 @@ void copy_async_wait() {
 
 inline uint4 load_streaming(const uint4* p) { return *p; }
 
+inline float max_or_nan(float a, float b) { return a != a || b != b ? NAN : fmaxf(a, b); }
+
 inline float half_to_float(unsigned short bits) { return emulator::from_half(bits); }
 inline unsigned short float_to_half(float value) { return emulator::to_half(value); }
 inline unsigned pack_half2(float low, float high) { return emulator::to_half(low) | unsigned(emulator::to_half(high)) << 16; }

@@ -121,6 +121,13 @@ __device__ __forceinline__ uint4 load_streaming(const uint4* p) {
     return v;
 }
 
+// The larger of two, NaN if either is.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+    float value;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(value) : "f"(a), "f"(b));
+    return value;
+}
+
 __device__ __forceinline__ float half_to_float(unsigned short bits) {
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));

@@ -1,42 +1,46 @@
 // A few rows times low-bit weights in tiles, while the memory's stream of weights never stops.
 //
-// A block owns consecutive row tiles. Its unit of work is 16 rows x 512 columns. Before the input exists, every thread has
-// started copying the weights of its first units into slots that only it will read; then the block quantises the input
-// (decode_input.cuh), leaves an integer sum for every row and group of 128 in shared memory (decode_dot.cuh), and adds
-// these, times their scales, in the order of K. Integers are exact, so the bits of a row depend neither on how many rows
-// there are nor on which matrix units make the sums.
+// A block owns consecutive row tiles. Its unit of work is 16 rows x 512 columns, and a warp's units are those of one chunk
+// of columns (of PASSES chunks where there are more than warps), so that all it needs of the input is that chunk. Before
+// the input exists, every thread has started copying the weights of its first units into slots that only it will read;
+// then its warp quantises its chunk (decode_input.cuh) and leaves a product for every row and group of 128 in shared
+// memory (decode_dot.cuh). After the block's only barrier a round these are added in the order of K. Integer sums are
+// exact, so the bits of a row depend neither on how many rows there are nor on which matrix units make the sums.
 //
 // Macros: K, PLANES (bits a weight), PARTS and TILES_i, N_i, COLUMN_i (weights side by side), EPILOGUE (0 store, 1 add,
 // 2 swiglu: tiles of gate and up alternate), NORM, EPS, GATHER (row i of out belongs to the step's wanted row i), WIDTH
-// (values in a row of out), CAPACITY (rows, at most 8), BINARY (1-bit matrix units, else int8), THREADS, MIN_BLOCKS,
-// SLOTS (units in flight a warp), ROUND (tiles a round), BLOCK_TILES (tiles a block).
+// (values in a row of out), CAPACITY (rows, at most 8), BINARY (1-bit matrix units, else int8), CHUNK_WARPS (warps side
+// by side along K), SHARES (warps that share a chunk, taking tiles in turn), MIN_BLOCKS, SLOTS (units in flight a warp),
+// ROUND (tiles a round, SHARES divides it), BLOCK_TILES (tiles a block).
 
 #include "linear/cuda/decode_dot.cuh"
 #include "step.cuh"
 
-constexpr int WARPS = THREADS / 32;
+constexpr int WARPS = CHUNK_WARPS * SHARES, THREADS = 32 * WARPS;
+constexpr int PASSES = (CHUNKS + CHUNK_WARPS - 1) / CHUNK_WARPS;
 constexpr int ALL_TILES = EPILOGUE == 2 ? 2 * TILES_0 : TILES_0 + (PARTS > 1 ? TILES_1 : 0) + (PARTS > 2 ? TILES_2 : 0);
-constexpr int ROUND_UNITS = ROUND * CHUNKS, ROUND_ROWS = 16 * ROUND;
+constexpr int ROUND_ROWS = 16 * ROUND, OWN_TILES = ROUND / SHARES, ROUNDS = (BLOCK_TILES + ROUND - 1) / ROUND;
 // 16-byte items between the products of two rows of the input: one more than a multiple of 4, for the banks.
-constexpr int STRIDE = ROUND_UNITS * 16 + 1;
-constexpr int BUFFERS = BLOCK_TILES > ROUND ? 2 : 1;
-// Groups and rows that are loaded before the first is used.
-constexpr int BATCH = PASSES < 4 ? PASSES : 4;
-constexpr int BATCH_ROWS = 4 / BATCH < CAPACITY ? 4 / BATCH : CAPACITY;
+constexpr int STRIDE = ROUND * CHUNKS * 16 + 1;
+constexpr int BUFFERS = ROUNDS > 1 ? 2 : 1;
 // All of a block's units are in flight from the start.
-constexpr bool WHOLE = SLOTS * WARPS >= BLOCK_TILES * CHUNKS;
-// Every warp has units of one chunk only.
-[[maybe_unused]] constexpr bool ONE_CHUNK = BINARY && CAPACITY == 1 && WARPS % CHUNKS == 0;
+constexpr bool WHOLE = SLOTS >= ROUNDS * OWN_TILES * PASSES;
 // Sums that a thread makes in a round.
 constexpr int FINISHES = (CAPACITY * ROUND_ROWS + THREADS - 1) / THREADS;
-static_assert(CAPACITY <= WARPS, "a warp a row makes the scales");
+// Rows whose input is loaded before the first is quantised.
+constexpr int BATCH = CAPACITY % 2 == 0 ? 2 : 1;
+static_assert(ROUND % SHARES == 0, "warps that share a chunk have as many tiles of a round each");
 static_assert(EPILOGUE != 2 || (ROUND % 2 == 0 && BLOCK_TILES % 2 == 0), "a tile of gate and its tile of up stay together");
 
 struct Shared {
     uint4 bits[SLOTS][WARPS][VECTORS][32];
     unsigned scales[SLOTS][WARPS][32];
-    Input input;
-    uint4 products[BUFFERS][CAPACITY][STRIDE];
+    float4 products[BUFFERS][CAPACITY][STRIDE];
+    float squares[CAPACITY][PADDED];
+    float factors[CAPACITY];
+#if !BINARY
+    alignas(16) Staged staged[PASSES][WARPS];
+#endif
 };
 
 struct Weights {
@@ -55,23 +59,26 @@ __device__ __forceinline__ Place place_of(int tile) {
     return {2, tile - TILES_0 - TILES_1};
 }
 
-// Starts the copy of one of the block's units into this thread's own slots; one past the end is an empty group of copies.
-__device__ __forceinline__ void fetch(Shared& shared, const Weights& weights, int slot, int first, int unit, int units) {
+// A warp's units in order: round by round, pass by pass, tile by tile.
+struct Turn {
+    int tile, chunk;
+};
+
+__device__ __forceinline__ Turn turn_of(int unit) {
+    int warp = threadIdx.x / 32, own = unit % OWN_TILES, pass = unit / OWN_TILES % PASSES;
+    int round = unit / (OWN_TILES * PASSES);
+    return {round * ROUND + own * SHARES + warp / CHUNK_WARPS, pass * CHUNK_WARPS + warp % CHUNK_WARPS};
+}
+
+// Starts the copy of one of this warp's units into this thread's own slots; one past the end is an empty group of copies.
+__device__ __forceinline__ void fetch(Shared& shared, const Weights& weights, int slot, int first, int unit, int tiles) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (unit < units) {
-        int index = first * CHUNKS + unit;
-        const uint4* bits = weights.bits[0];
-        const unsigned* scales = weights.scales[0];
-        if (EPILOGUE == 2) {
-            Place at = place_of(first + unit / CHUNKS);
-            index = at.tile * CHUNKS + unit % CHUNKS;
-            if (at.part) bits = weights.bits[1], scales = weights.scales[1];
-        }
-        if (PARTS > 1 && index >= TILES_0 * CHUNKS) {
-            index -= TILES_0 * CHUNKS, bits = weights.bits[1], scales = weights.scales[1];
-            if (PARTS > 2 && index >= TILES_1 * CHUNKS)
-                index -= TILES_1 * CHUNKS, bits = weights.bits[2], scales = weights.scales[2];
-        }
+    Turn turn = turn_of(unit);
+    if (turn.tile < tiles && (CHUNKS % CHUNK_WARPS == 0 || turn.chunk < CHUNKS)) {
+        Place at = place_of(first + turn.tile);
+        int index = at.tile * CHUNKS + turn.chunk;
+        const uint4* bits = at.part == 0 ? weights.bits[0] : at.part == 1 ? weights.bits[1] : weights.bits[2];
+        const unsigned* scales = at.part == 0 ? weights.scales[0] : at.part == 1 ? weights.scales[1] : weights.scales[2];
         bits += (long long)index * (VECTORS * 32) + lane;
 #pragma unroll
         for (int j = 0; j < VECTORS; j++) copy_async_16(&shared.bits[slot][warp][j][lane], bits + j * 32);
@@ -80,7 +87,7 @@ __device__ __forceinline__ void fetch(Shared& shared, const Weights& weights, in
     copy_async_commit();
 }
 
-// The oldest of this thread's units, once it is there.
+// The oldest of this thread's units.
 __device__ __forceinline__ Unit take(const Shared& shared, int slot) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     copy_async_wait<SLOTS - 1>();
@@ -91,40 +98,72 @@ __device__ __forceinline__ Unit take(const Shared& shared, int slot) {
     return unit;
 }
 
-// The first BATCH of this thread's groups from pass ``pass`` on.
-__device__ __forceinline__ void load_groups(float (&values)[BATCH][8], const float* row, int pass) {
+// What this warp multiplies its weights by.
+struct Operand {
+#if BINARY
+    Columns columns[PASSES][CAPACITY];
+#else
+    Fragments fragments;
+#endif
+};
+
+__device__ __forceinline__ void quantise_row(Shared& shared, Operand& operand, int pass, int m, const Values& x,
+                                             const Values& norm) {
+    int warp = threadIdx.x / 32, chunk = pass * CHUNK_WARPS + warp % CHUNK_WARPS;
+    Values v;
 #pragma unroll
-    for (int i = 0; i < BATCH; i++) {
-        int group = threadIdx.x / 16 + (pass + i) * (THREADS / 16);
+    for (int g = 0; g < 4; g++)
 #pragma unroll
-        for (int e = 0; e < 8; e++) values[i][e] = 0.0f;
-        if (group < GROUPS) load_eight(values[i], row + group * 128 + threadIdx.x % 16 * 8);
+        for (int e = 0; e < 4; e++) v[g][e] = NORM ? __fmul_rn(x[g][e], norm[g][e]) : x[g][e];
+    // The warps that share a chunk write the same numbers.
+    if (NORM) put_squares(shared.squares[m], x, chunk);
+    Codes codes = quantise_chunk(v);
+#if BINARY
+    operand.columns[pass][m] = columns_of(codes);
+#else
+    stage_row(shared.staged[pass][warp], m, codes);
+#endif
+}
+
+// This warp's chunks of all live rows; weights are the norm's of the first one.
+__device__ __forceinline__ void quantise(Shared& shared, Operand& operand, const int* step, const float* x,
+                                         const float* norm, Values& weights, int live) {
+    int warp = threadIdx.x / 32;
+#pragma unroll
+    for (int pass = 0; pass < PASSES; pass++) {
+        int chunk = pass * CHUNK_WARPS + warp % CHUNK_WARPS;
+        if (CHUNKS % CHUNK_WARPS != 0 && chunk >= CHUNKS) break;
+        if (NORM && pass > 0) load_chunk(weights, norm, chunk);
+#if BINARY
+#pragma unroll
+#else
+#pragma unroll 1
+#endif
+        for (int base = 0; base < CAPACITY; base += BATCH) {
+            if (base > 0 && base >= live) break;
+            Values values[BATCH];
+            // Rows that are not live may be read, and then these loads do not wait for the number of those that are.
+#pragma unroll
+            for (int r = 0; r < BATCH; r++) {
+                int m = base + r;
+                if (GATHER) m = ROWS > 1 && m < live ? step_row(step, m) : 0;
+                load_chunk(values[r], x + (long long)m * K, chunk);
+            }
+#pragma unroll
+            for (int r = 0; r < BATCH; r++)
+                if (base + r < live)
+                    quantise_row(shared, operand, pass, base + r, values[r], weights);
+        }
     }
 }
 
-__device__ __forceinline__ void quantise_row(Input& input, int m, int pass, const float (&x)[BATCH][8],
-                                             const float (&norm)[BATCH][8]) {
-    int first = threadIdx.x / 16 + pass * (THREADS / 16);
-    if (!NORM) return quantise_groups<BATCH>(input, m, first, x, x);
-    float v[BATCH][8];
-#pragma unroll
-    for (int i = 0; i < BATCH; i++)
-#pragma unroll
-        for (int e = 0; e < 8; e++) v[i][e] = __fmul_rn(x[i][e], norm[i][e]);
-    quantise_groups<BATCH>(input, m, first, x, v);
-}
-
 // Sums of one output row's products in the order of K.
-__device__ __forceinline__ float add_in_order(const uint4* products, const float4* scales) {
+__device__ __forceinline__ float add_in_order(const float4* products) {
     float total = 0.0f;
 #pragma unroll 4
     for (int c = 0; c < CHUNKS; c++) {
-        uint4 words = products[c * 16];
-        float4 s = scales[c];
-        total = __fadd_rn(total, summand(words.x, s.x));
-        total = __fadd_rn(total, summand(words.y, s.y));
-        total = __fadd_rn(total, summand(words.z, s.z));
-        total = __fadd_rn(total, summand(words.w, s.w));
+        float4 p = products[c * 16];
+        total = __fadd_rn(__fadd_rn(__fadd_rn(__fadd_rn(total, p.x), p.y), p.z), p.w);
     }
     return total;
 }
@@ -143,9 +182,9 @@ __device__ __forceinline__ int column_of(int first_tile, int index) {
 
 // One output row of one input row. For swiglu 16 lanes have rows of gate, the next 16 the same rows of up.
 __device__ __forceinline__ void finish(const Shared& shared, int buffer, int m, int index, int column, float* out,
-                                       float old) {
-    const uint4* products = shared.products[buffer][m] + index / 16 * (CHUNKS * 16) + index % 16;
-    float total = add_in_order(products, shared.input.scales[m]);
+                                       float factor, float old) {
+    float total = add_in_order(shared.products[buffer][m] + index / 16 * (CHUNKS * 16) + index % 16);
+    if (NORM) total = __fmul_rn(total, factor);
     if (EPILOGUE == 2) {
         float up = __shfl_down_sync(WHOLE_WARP, total, 16);
         total = __fmul_rn(__fdiv_rn(total, __fadd_rn(1.0f, expf(-total))), up);
@@ -154,54 +193,82 @@ __device__ __forceinline__ void finish(const Shared& shared, int buffer, int m, 
     if (column >= 0) out[(long long)m * WIDTH + column] = total;
 }
 
+// RMSNorm's factors: the only row's in every thread, those of several in shared memory.
+__device__ __forceinline__ float factors_of(Shared& shared, int live) {
+    if (!NORM) return 1.0f;
+    if (CAPACITY == 1) return norm_factor(shared.squares[0], GROUPS, EPS);
+    for (int m = threadIdx.x / 32; m < live; m += WARPS) {
+        float factor = norm_factor(shared.squares[m], GROUPS, EPS);
+        if (threadIdx.x % 32 == 0) shared.factors[m] = factor;
+    }
+    __syncthreads();
+    return 1.0f;
+}
+
+// This warp's units of one round.
+__device__ __forceinline__ void multiply(Shared& shared, Operand& operand, const Weights& weights, int round, int live,
+                                         int first, int tiles, int& unit, int& slot) {
+    int warp = threadIdx.x / 32;
+    float4(&products)[CAPACITY][STRIDE] = shared.products[BUFFERS > 1 ? round & 1 : 0];
+#pragma unroll
+    for (int pass = 0; pass < PASSES; pass++) {
+        int chunk = pass * CHUNK_WARPS + warp % CHUNK_WARPS;
+#if !BINARY
+        if (PASSES > 1) load_fragments(operand.fragments, shared.staged[pass][warp]);
+#endif
+#pragma unroll 1
+        for (int t = warp / CHUNK_WARPS; t < ROUND; t += SHARES) {
+            copy_async_wait<SLOTS - 1>();
+            if (round * ROUND + t < tiles && (CHUNKS % CHUNK_WARPS == 0 || chunk < CHUNKS)) {
+                Unit weight = take(shared, slot);
+                int place = (t * CHUNKS + chunk) * 16;
+#if BINARY
+#pragma unroll
+                for (int m = 0; m < CAPACITY; m++)
+                    if (m < live) binary_unit(weight, operand.columns[pass][m], (float*)(products[m] + place));
+#else
+                int8_unit(weight, shared.staged[pass][warp], operand.fragments, (float*)(products[0] + place), STRIDE * 4);
+#endif
+            }
+            if (WHOLE)
+                copy_async_commit();
+            else
+                fetch(shared, weights, slot, first, unit + SLOTS, tiles);
+            unit++;
+            slot = slot + 1 == SLOTS ? 0 : slot + 1;
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     decode(const int* step, const float* x, const float* norm, float* out, const uint4* bits0, const unsigned* scales0,
            const uint4* bits1, const unsigned* scales1, const uint4* bits2, const unsigned* scales2) {
     extern __shared__ unsigned char shared_bytes[];
     Shared& shared = *(Shared*)shared_bytes;
     const Weights weights = {{bits0, bits1, bits2}, {scales0, scales1, scales2}};
-    int warp = threadIdx.x / 32;
     int first = blockIdx.x * BLOCK_TILES;
     int tiles = ALL_TILES - first < BLOCK_TILES ? ALL_TILES - first : BLOCK_TILES;
-    int units = tiles * CHUNKS;
 
     let_next_start();
 #pragma unroll
-    for (int i = 0; i < SLOTS; i++) fetch(shared, weights, i, first, warp + i * WARPS, units);
-    float w[BATCH][8];
-    if (NORM) load_groups(w, norm, 0);
-    wait_for_previous();
+    for (int i = 0; i < SLOTS; i++) fetch(shared, weights, i, first, i, tiles);
+    Values first_norm;
+    if (NORM) load_chunk(first_norm, norm, threadIdx.x / 32 % CHUNK_WARPS);
+    reads_from_before_the_graph();
     int live = GATHER ? step_wanted(step) : step_rows(step);
     if (live > CAPACITY) live = CAPACITY;
+    wait_for_previous();
 
-    for (int base = 0; base < CAPACITY; base += BATCH_ROWS) {
-        if (base > 0 && base >= live) break;
-        for (int pass = 0; pass < PASSES; pass += BATCH) {
-            float values[BATCH_ROWS][BATCH][8];
-            if (NORM && PASSES > BATCH) load_groups(w, norm, pass);
-            // Rows that are not live may be read, and then these loads do not wait for the number of those that are.
-#pragma unroll
-            for (int r = 0; r < BATCH_ROWS; r++) {
-                int m = base + r < CAPACITY ? base + r : 0;
-                if (GATHER) m = ROWS > 1 && m < live ? step_row(step, m) : 0;
-                load_groups(values[r], x + (long long)m * K, pass);
-            }
-#pragma unroll
-            for (int r = 0; r < BATCH_ROWS; r++)
-                if (base + r < live) quantise_row(shared.input, base + r, pass, values[r], w);
-        }
-    }
-    __syncthreads();
-    // A warp a row, from that with the fewest units on.
-    if (NORM && WARPS - 1 - warp < live) scale_row(shared.input, WARPS - 1 - warp);
-#if BINARY
-    Columns own = {};
-    if (ONE_CHUNK) own = columns_of(shared.input, 0, warp % CHUNKS);
+    Operand operand;
+    quantise(shared, operand, step, x, norm, first_norm, live);
+#if !BINARY
+    __syncwarp();
+    if (PASSES == 1) load_fragments(operand.fragments, shared.staged[0][threadIdx.x / 32]);
 #endif
 
-    int unit = warp, slot = 0;
-    for (int round = 0; round * ROUND < tiles && live > 0; round++) {
-        int end = (round + 1) * ROUND_UNITS < units ? (round + 1) * ROUND_UNITS : units;
+    int unit = 0, slot = 0;
+    float factor = 1.0f;
+    for (int round = 0; round < ROUNDS && round * ROUND < tiles && live > 0; round++) {
         int rows = (tiles - round * ROUND) * 16 < ROUND_ROWS ? (tiles - round * ROUND) * 16 : ROUND_ROWS;
         // The threads that finish change from round to round, so that no warp falls behind.
         unsigned index = (threadIdx.x + THREADS - (unsigned)(round * ROUND_ROWS) % THREADS) % THREADS;
@@ -212,28 +279,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             column = column_of(first + round * ROUND, index % ROUND_ROWS);
             if (EPILOGUE == 1 && column >= 0) old = out[(long long)(index / ROUND_ROWS) * WIDTH + column];
         }
-
-        uint4(&products)[CAPACITY][STRIDE] = shared.products[BUFFERS > 1 ? round & 1 : 0];
-        for (; unit < end; unit += WARPS) {
-            Unit weight = take(shared, slot);
-            int chunk = unit % CHUNKS, place = (unit - round * ROUND_UNITS) * 16;
-#if BINARY
-#pragma unroll
-            for (int m = 0; m < CAPACITY; m++) {
-                if (m >= live) break;
-                Columns columns = ONE_CHUNK ? own : columns_of(shared.input, m, chunk);
-                binary_unit(weight, columns, (unsigned*)(products[m] + place));
-            }
-#else
-            int8_unit(weight, shared.input, chunk, (unsigned*)(products[0] + place), STRIDE * 4);
-#endif
-            if (WHOLE)
-                copy_async_commit();
-            else
-                fetch(shared, weights, slot, first, unit + SLOTS * WARPS, units);
-            slot = slot + 1 == SLOTS ? 0 : slot + 1;
-        }
+        multiply(shared, operand, weights, round, live, first, tiles, unit, slot);
         __syncthreads();
+        if (round == 0) factor = factors_of(shared, live);
 #pragma unroll 1
         for (int j = 0; j < FINISHES; j++) {
             unsigned i = index + j * THREADS;
@@ -243,7 +291,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                 column = column_of(first + round * ROUND, row);
                 if (EPILOGUE == 1 && column >= 0) old = out[(long long)m * WIDTH + column];
             }
-            if (row < rows) finish(shared, BUFFERS > 1 ? round & 1 : 0, m, row, column, out, old);
+            if (NORM && CAPACITY > 1) factor = shared.factors[m];
+            if (row < rows) finish(shared, BUFFERS > 1 ? round & 1 : 0, m, row, column, out, factor, old);
         }
     }
     copy_async_wait<0>();

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import gcd
 
 from shohin.devices.cuda.launch import STEP, Argument, Launch, Plane, Target
 from shohin.devices.cuda.packing import LAYOUTS, TileShape
@@ -11,8 +12,7 @@ from shohin.kernels.linear.cuda import Linear
 
 __all__ = ["DECODE_ROWS", "MOST_ROWS", "decode_launches", "takes"]
 
-# Rows that the kernel is chosen for, and those that it can take. Every block quantises them all, so beyond a few it is
-# better to quantise them once, in a launch of its own.
+# Rows that the kernel is chosen for, and those that it can take: the columns of a matrix product.
 DECODE_ROWS, MOST_ROWS = 4, 8
 # Rows up to which 1-bit matrix units, which take rows one by one, need less than int8 ones, which unpack the weights.
 BINARY_ROWS = 2
@@ -20,9 +20,11 @@ BINARY_ROWS = 2
 PARTS = 3
 # Shared memory that a block costs beside its own.
 BLOCK_SHARED = 1024
+# Warps of a block: at most, and as many as several warps share a chunk of columns for.
+MOST_WARPS, SHARED_WARPS = 32, 16
 # Units a warp between barriers: as many as hide one, and the least (for one row) that rounds are cut down to for the
 # sake of slots.
-ROUND_UNITS, LEAST_UNITS = 4, 2
+ROUND_UNITS, LEAST_UNITS = 8, 2
 EPILOGUES = {"store": 0, "add": 1, "swiglu": 2}
 
 
@@ -55,34 +57,47 @@ class Work:
         return 2 if self.paired else 1
 
     @property
-    def threads(self) -> int:
-        """Threads of a block: 16 for each group of 128 to quantise, as far as that goes."""
-        return 512 if self.chunks * self.rows > 4 else 256
+    def chunk_warps(self) -> int:
+        """Warps side by side along K, a chunk each, or several one after the other."""
+        return -(-self.chunks // -(-self.chunks // MOST_WARPS))
 
     @property
-    def unit_bytes(self) -> int:
-        """Shared memory that holds one unit of every warp."""
-        return self.threads * (32 * self.planes + 4)
-
-    @property
-    def input_bytes(self) -> int:
-        """Shared memory of the quantised rows, as ``struct Input`` has it."""
-        return self.rows * (self.chunks * (512 + 64) + (0 if self.binary else 16))
+    def passes(self) -> int:
+        """Chunks a warp."""
+        return -(-self.chunks // self.chunk_warps)
 
 
 @dataclass(frozen=True)
 class Deal:
-    """How work is dealt: tiles a block and a round, units in flight a warp."""
+    """How work is dealt: tiles a block and a round, warps that share a chunk, units in flight a warp."""
 
     work: Work
     block_tiles: int
+    shares: int
     round_tiles: int
     slots: int
 
     @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.work.chunk_warps * self.shares
+
+    @property
+    def unit_bytes(self) -> int:
+        """Shared memory that holds one unit of every warp."""
+        return self.threads * (32 * self.work.planes + 4)
+
+    @property
     def shared(self) -> int:
         """Bytes of dynamic shared memory, as ``struct Shared`` has it."""
-        return self.slots * self.work.unit_bytes + self.work.input_bytes + self.product_bytes
+        return 16 * -(-(self.slots * self.unit_bytes + self.input_bytes + self.product_bytes) // 16)
+
+    @property
+    def input_bytes(self) -> int:
+        """Squares, factors and, for int8 units, every warp's codes."""
+        work = self.work
+        staged = 0 if work.binary else work.passes * self.threads // 32 * work.rows * (528 + 32)
+        return work.rows * (16 * work.chunks + 4) + 16 + staged
 
     @property
     def product_bytes(self) -> int:
@@ -93,7 +108,7 @@ class Deal:
     @property
     def whole(self) -> int:
         """Slots with which all of a block's weights are in flight at once."""
-        return -(-self.block_tiles * self.work.chunks // (self.work.threads // 32))
+        return -(-self.block_tiles // self.round_tiles) * self.round_tiles // self.shares * self.work.passes
 
 
 def takes(linear: Linear, target: Target) -> bool:
@@ -117,7 +132,7 @@ def decode_launches(linear: Linear, target: Target) -> list[Launch]:
         arguments += [Plane(weight, "bits"), Plane(weight, "scales")]
     grid = (-(-work.tiles // deal.block_tiles), 1, 1)
     source = "linear/cuda/decode.cu"
-    return [Launch(source, "decode", _constants(linear, deal), grid, work.threads, tuple(arguments), deal.shared)]
+    return [Launch(source, "decode", _constants(linear, deal), grid, deal.threads, tuple(arguments), deal.shared)]
 
 
 def _constants(linear: Linear, deal: Deal) -> dict[str, int | float | str]:
@@ -134,8 +149,9 @@ def _constants(linear: Linear, deal: Deal) -> dict[str, int | float | str]:
         "WIDTH": linear.width,
         "CAPACITY": work.rows,
         "BINARY": int(work.binary),
-        "THREADS": work.threads,
-        "MIN_BLOCKS": 1024 // work.threads,
+        "CHUNK_WARPS": work.chunk_warps,
+        "SHARES": deal.shares,
+        "MIN_BLOCKS": max(1, 1024 // deal.threads),
         "SLOTS": deal.slots,
         "ROUND": deal.round_tiles,
         "BLOCK_TILES": deal.block_tiles,
@@ -165,13 +181,13 @@ def _deal(work: Work, target: Target) -> Deal | None:
 
 def _deals(work: Work, block: int, room: int, least_slots: int) -> Iterator[Deal]:
     """Rounds from the largest on, each with the slots that fit beside it."""
-    warps = work.threads // 32
-    at_once = max(work.step, ROUND_UNITS * warps // work.chunks // work.step * work.step)
-    count = -(-block // at_once)
-    most = -(-block // count // work.step) * work.step
-    least = max(work.step, LEAST_UNITS * warps // (work.chunks * min(work.rows, 2)) // work.step * work.step)
-    for tiles in range(most, min(most, least) - 1, -work.step):
-        bare = Deal(work, block, tiles, 0)
-        slots = min(bare.whole, (room - bare.shared) // work.unit_bytes)
+    shares = max(1, min(SHARED_WARPS // work.chunk_warps, block))
+    step = work.step * shares // gcd(work.step, shares)
+    count = -(-block // max(step, ROUND_UNITS * shares // step * step))
+    most = -(-block // count // step) * step
+    least = max(step, LEAST_UNITS * shares // step * step)
+    for tiles in range(most, min(most, least) - 1, -step):
+        bare = Deal(work, block, shares, tiles, 0)
+        slots = min(bare.whole, (room - bare.shared) // bare.unit_bytes)
         if slots >= min(bare.whole, least_slots):
-            yield Deal(work, block, tiles, slots)
+            yield replace(bare, slots=slots)

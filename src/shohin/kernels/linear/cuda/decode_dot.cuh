@@ -1,6 +1,5 @@
-// Integer sums of one unit, 16 rows of weights x 512 columns, for the decode kernel. What comes out is a word for each row
-// and group of 128, number 4 r + g of the unit for row r and group g of the chunk: the product as a float; or, where a
-// norm's factor is still being made, the sum plus BIAS in the low half and the weights' scale as float16 in the high half.
+// Products of one unit, 16 rows of weights x 512 columns, for the decode kernel. What comes out is a float for each row and
+// group of 128, number 4 r + g of the unit for row r and group g of the chunk.
 #pragma once
 
 #include "linear/cuda/decode_input.cuh"
@@ -17,20 +16,11 @@ struct Unit {
     unsigned scales;
 };
 
-// The product of a sum plus BIAS, over a float16 scale, and the scale of the input: (float) sum * (d * s).
+// (float) sum * (d * s): word has the sum plus BIAS in its low half and the weights' scale as float16 in its high one.
 __device__ __forceinline__ float product_of(unsigned word, float scale) {
     // 2^23 + (sum + BIAS) as a float's bits.
     float sum = __fadd_rn(__uint_as_float(__byte_perm(word, 0x4b00u, 0x5410)), -(8388608.0f + (float)BIAS));
     return __fmul_rn(sum, __fmul_rn(half_to_float((unsigned short)(word >> 16)), scale));
-}
-
-// What a unit leaves, and what is added in the end.
-__device__ __forceinline__ unsigned left_by_unit(unsigned word, float scale) {
-    return NORM ? word : __float_as_uint(product_of(word, scale));
-}
-
-__device__ __forceinline__ float summand(unsigned word, float scale) {
-    return NORM ? product_of(word, scale) : __uint_as_float(word);
 }
 
 __device__ __forceinline__ unsigned word_of(const uint4& pair, int group, int half) {
@@ -38,35 +28,20 @@ __device__ __forceinline__ unsigned word_of(const uint4& pair, int group, int ha
 }
 
 #if BINARY
-// A lane's part of a chunk of one row of the input: word lane % 4 of plane lane / 4 of the four groups; offset and scale
-// of group lane % 4.
-struct Columns {
-    uint4 bits;
-    unsigned offset;
-    float scale;
-};
-
-__device__ __forceinline__ Columns columns_of(const Input& input, int m, int chunk) {
-    int lane = threadIdx.x % 32;
-    int group = chunk * 4 + lane % 4;
-    return {input.codes[m][chunk][lane], input.offsets[m][group], NORM ? 0.0f : ((const float*)input.scales[m])[group]};
-}
-
 // Sums for rows lane / 4 (low half) and lane / 4 + 8 (high half) of group lane % 4.
 __device__ __forceinline__ unsigned binary_sums(const Unit& unit, const Columns& columns) {
     int lane = threadIdx.x % 32;
-    // Lane l's two planes weigh 4^(l % 4) and twice that; the last plane is the sign.
-    int second = lane % 4 == 3 ? -2 : 2, weight = 1 << (2 * (lane % 4));
-    unsigned words[4] = {columns.bits.x, columns.bits.y, columns.bits.z, columns.bits.w};
+    // Columns 2 q and 2 q + 1, q = lane % 4, are planes 4 q0 + 2 q1 and the next; the last plane is the sign.
+    int second = lane % 4 == 3 ? -2 : 2, weight = 1 << ((lane & 1) * 4 + (lane & 2));
     int both[4];
 #pragma unroll
     for (int g = 0; g < 4; g++) {
         int c[4];
-        mma_b1_first(c, word_of(unit.bits[g / 2], g, 0), word_of(unit.bits[g / 2], g, 1), words[g]);
+        mma_b1_first(c, word_of(unit.bits[g / 2], g, 0), word_of(unit.bits[g / 2], g, 1), columns.words[g]);
         if (PLANES == 2) {
             const uint4& low = unit.bits[VECTORS / 2 + g / 2];
             int d[4];
-            mma_b1_first(d, word_of(low, g, 0), word_of(low, g, 1), words[g]);
+            mma_b1_first(d, word_of(low, g, 0), word_of(low, g, 1), columns.words[g]);
 #pragma unroll
             for (int i = 0; i < 4; i++) c[i] = 2 * c[i] + d[i];
         }
@@ -83,11 +58,11 @@ __device__ __forceinline__ unsigned binary_sums(const Unit& unit, const Columns&
     return TWICE * (unsigned)keep + columns.offset;
 }
 
-__device__ __forceinline__ void binary_unit(const Unit& unit, const Columns& columns, unsigned* words) {
+__device__ __forceinline__ void binary_unit(const Unit& unit, const Columns& columns, float* products) {
     int lane = threadIdx.x % 32;
     unsigned sums = binary_sums(unit, columns);
-    words[lane] = left_by_unit(__byte_perm(sums, unit.scales, 0x5410), columns.scale);
-    words[lane + 32] = left_by_unit(__byte_perm(sums, unit.scales, 0x7632), columns.scale);
+    products[lane] = product_of(__byte_perm(sums, unit.scales, 0x5410), columns.scale);
+    products[lane + 32] = product_of(__byte_perm(sums, unit.scales, 0x7632), columns.scale);
 }
 #else
 // Codes i of the bytes b: 32 q + i + 8 b.
@@ -96,18 +71,14 @@ __device__ __forceinline__ unsigned unpacked(unsigned high, unsigned low, int i)
     return PLANES == 1 ? bits : 2 * bits | (low >> i & 0x01010101u);
 }
 
-// All rows of the input at once: column m of the product is row m. words: those of row 0, ``stride`` before those of row 1.
-__device__ __forceinline__ void int8_unit(const Unit& unit, const Input& input, int chunk, unsigned* words, int stride) {
+// All rows of the input at once: column m of the product is row m. products: those of row 0, ``stride`` before those of
+// row 1.
+__device__ __forceinline__ void int8_unit(const Unit& unit, const Staged& rows, const Fragments& b, float* products,
+                                          int stride) {
     int lane = threadIdx.x % 32, row = lane / 4, q = lane % 4;
-    unsigned made[4][4];
+    float made[4][4];
 #pragma unroll
     for (int g = 0; g < 4; g++) {
-        uint4 b[2] = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
-        if (row < CAPACITY) {
-            const uint4* codes = &((const uint4*)input.codes[row < CAPACITY ? row : 0])[(chunk * 4 + g) * 8 + 2 * q];
-            b[0] = codes[0], b[1] = codes[1];
-        }
-        unsigned columns[8] = {b[0].x, b[0].y, b[0].z, b[0].w, b[1].x, b[1].y, b[1].z, b[1].w};
         unsigned high[2] = {word_of(unit.bits[g / 2], g, 0), word_of(unit.bits[g / 2], g, 1)}, low[2] = {0, 0};
         if (PLANES == 2)
 #pragma unroll
@@ -115,7 +86,7 @@ __device__ __forceinline__ void int8_unit(const Unit& unit, const Input& input, 
         int c[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int s = 0; s < 4; s++) {
-            unsigned a[4], column[2] = {columns[2 * s], columns[2 * s + 1]};
+            unsigned a[4], column[2] = {b[g][2 * s], b[g][2 * s + 1]};
 #pragma unroll
             for (int i = 0; i < 4; i++) a[i] = unpacked(high[i % 2], low[i % 2], 2 * s + i / 2);
             mma_s8(c, a, column);
@@ -125,17 +96,16 @@ __device__ __forceinline__ void int8_unit(const Unit& unit, const Input& input, 
         for (int i = 0; i < 4; i++) {
             int m = 2 * q + i % 2;
             if (m >= CAPACITY) m = 0;
-            unsigned word = TWICE * (unsigned)c[i] + input.offsets[m][chunk * 4 + g];
-            float scale = NORM ? 0.0f : ((const float*)input.scales[m])[chunk * 4 + g];
-            made[i][g] = left_by_unit(__byte_perm(word, scales, i < 2 ? 0x5410 : 0x7610), scale);
+            unsigned word = TWICE * (unsigned)c[i] + rows.offsets[m][g];
+            made[i][g] = product_of(__byte_perm(word, scales, i < 2 ? 0x5410 : 0x7610), rows.scales[m][g]);
         }
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int m = 2 * q + i % 2;
         if (m < CAPACITY)
-            *(uint4*)(words + m * stride + (row + i / 2 * 8) * 4) =
-                make_uint4(made[i][0], made[i][1], made[i][2], made[i][3]);
+            *(float4*)(products + m * stride + (row + i / 2 * 8) * 4) =
+                make_float4(made[i][0], made[i][1], made[i][2], made[i][3]);
     }
 }
 #endif

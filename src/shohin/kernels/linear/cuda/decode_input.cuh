@@ -1,96 +1,162 @@
-// The input of the decode kernel: every block quantises all of it, into the form that its matrix units take.
+// The input of the decode kernel: a warp quantises the chunk of 512 columns that it multiplies, into the form that its
+// matrix units take. Nothing crosses warps but the squares that RMSNorm adds up.
+//
+// Lane l = 4 c + w has four values of each of the chunk's four groups of 128: 32 w + 4 c and the next three.
 #pragma once
 
 #include "linear/cuda/quantise.cuh"
 
 constexpr int GROUPS = K / 128;
 constexpr int CHUNKS = (GROUPS + 3) / 4;
-// Groups of 128 with those that fill up the last chunk of 512; these have codes 0 and scale 0.
+// Groups of 128 with those that fill up the last chunk; these have codes 0 and scale 0.
 constexpr int PADDED = 4 * CHUNKS;
-// Groups that 16 lanes each quantise of a row.
-constexpr int PASSES = (PADDED + THREADS / 16 - 1) / (THREADS / 16);
 // Added to a sum of codes so that 16 bits hold it without a sign.
 constexpr unsigned BIAS = 0x8000u;
 
-// 1-bit matrix units: word w of bit plane p of the four groups of a chunk is at [chunk][4 p + w]. int8 ones: code
-// 32 q + i + 8 b of a group is its byte 32 q + 4 i + b, and rows begin in different banks.
-struct Input {
-#if BINARY
-    uint4 codes[CAPACITY][CHUNKS][32];
-#else
-    uint4 codes[CAPACITY][CHUNKS * 32 + 1];
-#endif
-    unsigned peaks[CAPACITY][PADDED];
-    float squares[CAPACITY][PADDED];
-    // BIAS in both halves less 65,537 times the group's sum of codes: what turns sums of bits into sums of weights.
-    unsigned offsets[CAPACITY][PADDED];
-    float4 scales[CAPACITY][CHUNKS];
+using Values = float[4][4];
+
+__device__ __forceinline__ void load_chunk(Values& values, const float* row, int chunk) {
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int g = 0; g < 4; g++) {
+        int group = chunk * 4 + g;
+        float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (GROUPS % 4 == 0 || group < GROUPS) four = *(const float4*)(row + group * 128 + lane % 4 * 32 + lane / 4 * 4);
+        values[g][0] = four.x, values[g][1] = four.y, values[g][2] = four.z, values[g][3] = four.w;
+    }
+}
+
+// A chunk of one row. codes: of this lane, a word a group; offset, scale: of group lane % 4. The offset is BIAS in both
+// halves less 65,537 times the group's sum of codes: what turns sums of bits into sums of weights.
+struct Codes {
+    unsigned words[4];
+    unsigned offset;
+    float scale;
 };
 
-__device__ __forceinline__ void load_eight(float (&x)[8], const float* source) {
-    float4 low = ((const float4*)source)[0], high = ((const float4*)source)[1];
-    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w, x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+__device__ __forceinline__ unsigned own_group(const unsigned (&values)[4]) {
+    unsigned low = threadIdx.x & 1 ? values[1] : values[0], high = threadIdx.x & 1 ? values[3] : values[2];
+    return threadIdx.x & 2 ? high : low;
 }
 
-// The 8 x 8 bits of two words, transposed: byte p of the result holds bit p of each of the eight codes.
-__device__ __forceinline__ uint2 bit_planes(uint2 codes) {
-    unsigned words[2] = {codes.x, codes.y};
+__device__ __forceinline__ Codes quantise_chunk(const Values& v) {
+    unsigned peaks[4], sums[4];
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        unsigned x = words[i], t;
-        t = (x ^ (x >> 7)) & 0x00aa00aau, x ^= t ^ (t << 7);
-        t = (x ^ (x >> 14)) & 0x0000ccccu, x ^= t ^ (t << 14);
-        words[i] = x;
+    for (int g = 0; g < 4; g++)
+        peaks[g] = __reduce_max_sync(WHOLE_WARP, peak_of(v[g]));
+    // A division a lane: its own group's.
+    unsigned peak = own_group(peaks);
+    float inverse = group_inverse(peak);
+    Codes made;
+#pragma unroll
+    for (int g = 0; g < 4; g++) {
+        made.words[g] = four_codes(v[g], __shfl_sync(WHOLE_WARP, inverse, g));
+        sums[g] = (unsigned)__reduce_add_sync(WHOLE_WARP, __dp4a((int)made.words[g], 0x01010101, 0));
     }
-    unsigned low = (words[0] & 0x0f0f0f0fu) | (words[1] << 4 & 0xf0f0f0f0u);
-    unsigned high = (words[0] >> 4 & 0x0f0f0f0fu) | (words[1] & 0xf0f0f0f0u);
-    return make_uint2(low, high);
+    made.offset = BIAS * 0x10001u - own_group(sums) * 0x10001u;
+    made.scale = group_scale(peak);
+    return made;
 }
 
-// The eight codes that this thread, t of the group's 16, has of a group.
-__device__ __forceinline__ void put_codes(Input& input, int m, int group, int t, uint2 codes) {
+// The squares of a chunk's four groups, by group_squares' tree: lanes exchange groups for as long as they have several.
+__device__ __forceinline__ void put_squares(float (&squares)[PADDED], const Values& x, int chunk) {
+    int lane = threadIdx.x % 32;
+    float sums[4];
+#pragma unroll
+    for (int g = 0; g < 4; g++) sums[g] = four_squares(x[g]);
+    bool first = lane & 4, second = lane & 8;
+    float low = first ? sums[2] : sums[0], high = first ? sums[3] : sums[1];
+    low = __fadd_rn(low, __shfl_xor_sync(WHOLE_WARP, first ? sums[0] : sums[2], 4));
+    high = __fadd_rn(high, __shfl_xor_sync(WHOLE_WARP, first ? sums[1] : sums[3], 4));
+    float sum = second ? high : low;
+    sum = __fadd_rn(sum, __shfl_xor_sync(WHOLE_WARP, second ? low : high, 8));
+    sum = __fadd_rn(sum, __shfl_xor_sync(WHOLE_WARP, sum, 16));
+    sum = __fadd_rn(sum, __shfl_xor_sync(WHOLE_WARP, sum, 1));
+    sum = __fadd_rn(sum, __shfl_xor_sync(WHOLE_WARP, sum, 2));
+    if (lane % 4 == 0 && lane < 16) squares[chunk * 4 + (lane & 4) / 2 + (lane & 8) / 8] = sum;
+}
+
 #if BINARY
-    codes = bit_planes(codes);
-    unsigned char* base = (unsigned char*)&input.codes[m][group / 4][t / 4] + 4 * (group % 4) + t % 4;
-    constexpr int STEP = 64;
-#else
-    unsigned char* base = (unsigned char*)&input.codes[m][group * 8 + t / 4 * 2] + t % 4;
-    constexpr int STEP = 4;
-#endif
-#pragma unroll
-    for (int i = 0; i < 8; i++) base[i * STEP] = (unsigned char)((i < 4 ? codes.x : codes.y) >> (8 * (i % 4)));
+// What 1-bit matrix units multiply by: column c of the product is bit plane 4 c1 + 2 c2 + c0 of the row, c2 c1 c0 being
+// the bits of c. Lane 4 c + w has word w of that plane, for each group.
+struct Columns {
+    unsigned words[4];
+    unsigned offset;
+    float scale;
+};
+
+// Four codes, 4 x 8 bits, transposed: byte p has plane p in its low half and plane p + 4 in its high one.
+__device__ __forceinline__ unsigned four_planes(unsigned x) {
+    unsigned t = (x ^ (x >> 7)) & 0x00aa00aau;
+    x ^= t ^ (t << 7);
+    t = (x ^ (x >> 14)) & 0x0000ccccu;
+    return x ^ t ^ (t << 14);
 }
 
-// COUNT groups of row m from ``first`` on, THREADS / 16 apart; x are this thread's values, v those times the norm.
-template <int COUNT>
-__device__ __forceinline__ void quantise_groups(Input& input, int m, int first, const float (&x)[COUNT][8],
-                                                const float (&v)[COUNT][8]) {
-    int t = threadIdx.x % 16;
-    GroupStatistics s[COUNT];
-    group_statistics<COUNT, NORM != 0>(s, x, v);
-    uint2 codes[COUNT];
-    int sums[COUNT];
+// The eight lanes of a word exchange codes for planes, in three steps that halve the planes and double the codes. Two
+// groups share a register, half a byte each.
+__device__ __forceinline__ Columns columns_of(const Codes& codes) {
+    int lane = threadIdx.x % 32;
+    bool first = lane & 8, second = lane & 16, third = lane & 4;
+    unsigned keep = first ? (second ? 0x3726u : 0x1504u) : (second ? 0x7362u : 0x5140u);
+    unsigned give = first ? (second ? 0x1504u : 0x3726u) : (second ? 0x5140u : 0x7362u);
+    unsigned keep_half = third ? (second ? 0x3276u : 0x7632u) : (second ? 0x1054u : 0x5410u);
+    unsigned give_half = third ? (second ? 0x1054u : 0x5410u) : (second ? 0x3276u : 0x7632u);
+    Columns made;
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) codes[i] = group_codes(v[i], s[i].peak);
-    group_sums<COUNT>(sums, codes);
+    for (int g = 0; g < 4; g += 2) {
+        unsigned a = four_planes(codes.words[g]), b = four_planes(codes.words[g + 1]);
+        unsigned low = (a & 0x0f0f0f0fu) | (b << 4 & 0xf0f0f0f0u), high = (a >> 4 & 0x0f0f0f0fu) | (b & 0xf0f0f0f0u);
+        unsigned own = first ? high : low, other = __shfl_xor_sync(WHOLE_WARP, first ? low : high, 8);
+        unsigned more = __shfl_xor_sync(WHOLE_WARP, __byte_perm(own, other, give), 16);
+        own = __byte_perm(own, other, keep);
+        other = __shfl_xor_sync(WHOLE_WARP, __byte_perm(own, more, give_half), 4);
+        own = __byte_perm(own, more, keep_half);
+        unsigned even = third ? other : own, odd = third ? own : other;
+        made.words[g] = (even & 0x0f0f0f0fu) | (odd << 4 & 0xf0f0f0f0u);
+        made.words[g + 1] = (even >> 4 & 0x0f0f0f0fu) | (odd & 0xf0f0f0f0u);
+    }
+    made.offset = codes.offset, made.scale = codes.scale;
+    return made;
+}
+#else
+// What int8 matrix units multiply by: a chunk of all rows, in shared memory that only one warp uses. Rows begin in
+// different banks.
+struct Staged {
+    unsigned codes[CAPACITY][132];
+    unsigned offsets[CAPACITY][4];
+    float scales[CAPACITY][4];
+};
+
+__device__ __forceinline__ void stage_row(Staged& rows, int m, const Codes& codes) {
+    int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        int group = first + i * (THREADS / 16);
-        if (PADDED % (THREADS / 16) != 0 && group >= PADDED) break;
-        put_codes(input, m, group, t, codes[i]);
-        if (t != 0) continue;
-        input.offsets[m][group] = BIAS * 0x10001u - (unsigned)sums[i] * 0x10001u;
-        if (NORM) {
-            input.peaks[m][group] = s[i].peak;
-            input.squares[m][group] = s[i].squares;
-        } else
-            ((float*)input.scales[m])[group] = group_scale(s[i].peak, 1.0f);
+    for (int g = 0; g < 4; g++) rows.codes[m][g * 32 + lane % 4 * 8 + lane / 4] = codes.words[g];
+    if (lane < 4) rows.offsets[m][lane] = codes.offset, rows.scales[m][lane] = codes.scale;
+}
+
+// Word i of a group has codes 32 q + i + 8 b, b = 0 to 3, of row lane / 4, q being lane % 4.
+using Fragments = unsigned[4][8];
+
+__device__ __forceinline__ void load_fragments(Fragments& made, const Staged& rows) {
+    int lane = threadIdx.x % 32, m = lane / 4;
+#pragma unroll
+    for (int g = 0; g < 4; g++) {
+        uint4 low = make_uint4(0, 0, 0, 0), high = low;
+        if (m < CAPACITY) {
+            const uint4* words = (const uint4*)&rows.codes[m < CAPACITY ? m : 0][g * 32 + lane % 4 * 8];
+            low = words[0], high = words[1];
+        }
+        // Words 0, 2, 4, 6 have codes 0 to 3 of each eight, the others 4 to 7.
+        const unsigned natural[2][4] = {{low.x, low.z, high.x, high.z}, {low.y, low.w, high.y, high.w}};
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const unsigned(&n)[4] = natural[h];
+            unsigned a = __byte_perm(n[0], n[1], 0x5140), b = __byte_perm(n[2], n[3], 0x5140);
+            unsigned c = __byte_perm(n[0], n[1], 0x7362), d = __byte_perm(n[2], n[3], 0x7362);
+            made[g][4 * h] = __byte_perm(a, b, 0x5410), made[g][4 * h + 1] = __byte_perm(a, b, 0x7632);
+            made[g][4 * h + 2] = __byte_perm(c, d, 0x5410), made[g][4 * h + 3] = __byte_perm(c, d, 0x7632);
+        }
     }
 }
-
-// The scales of row m, which need the whole row's squares; one warp.
-__device__ __forceinline__ void scale_row(Input& input, int m) {
-    float factor = norm_factor(input.squares[m], GROUPS, EPS);
-    for (int group = threadIdx.x % 32; group < PADDED; group += 32)
-        ((float*)input.scales[m])[group] = group_scale(input.peaks[m][group], factor);
-}
+#endif

@@ -3,6 +3,8 @@
 // plain version.
 #pragma once
 
+#include "ptx.cuh"
+
 constexpr unsigned WHOLE_WARP = 0xffffffffu;
 constexpr unsigned INFINITE = 0x7f800000u;
 // Below this a group counts as zero: 127 / a would overflow.
@@ -46,22 +48,40 @@ __device__ __forceinline__ GroupStatistics group_statistics(const float (&x)[8],
     return s[0];
 }
 
-// Eight codes round-half-even(v * (127 / peak)) as the bytes of two words, first code lowest.
-__device__ __forceinline__ uint2 group_codes(const float (&v)[8], unsigned peak) {
+// 127 / peak, or 0 where a group has no codes: silent, or not finite.
+__device__ __forceinline__ float group_inverse(unsigned peak) {
     float a = __uint_as_float(peak);
-    bool live = peak < INFINITE && a >= SILENT;
-    float inverse = live ? __fdiv_rn(127.0f, a) : 0.0f;
-    unsigned bits[8];
+    return peak < INFINITE && a >= SILENT ? __fdiv_rn(127.0f, a) : 0.0f;
+}
+
+// Four codes round-half-even(v * inverse) as the bytes of a word, first code lowest.
+__device__ __forceinline__ unsigned four_codes(const float (&v)[4], float inverse) {
+    unsigned bits[4];
     // Adding 1.5 * 2^23 rounds to a whole number, half to even, and leaves it in the last byte. |v| * inverse exceeds 127
     // by less than a rounding, so nothing is cut off. Codes of a group that is not finite don't matter: its scale is NaN.
 #pragma unroll
-    for (int i = 0; i < 8; i++) bits[i] = __float_as_uint(__fadd_rn(__fmul_rn(v[i], inverse), 12582912.0f));
-    unsigned words[2];
+    for (int i = 0; i < 4; i++) bits[i] = __float_as_uint(__fadd_rn(__fmul_rn(v[i], inverse), 12582912.0f));
+    return __byte_perm(__byte_perm(bits[0], bits[1], 0x0040), __byte_perm(bits[2], bits[3], 0x0040), 0x5410);
+}
+
+// Eight codes, first lowest.
+__device__ __forceinline__ uint2 group_codes(const float (&v)[8], unsigned peak) {
+    float inverse = group_inverse(peak);
+    const float low[4] = {v[0], v[1], v[2], v[3]}, high[4] = {v[4], v[5], v[6], v[7]};
+    return make_uint2(four_codes(low, inverse), four_codes(high, inverse));
+}
+
+// The bits of the largest of four |v|, or those of a NaN.
+__device__ __forceinline__ unsigned peak_of(const float (&v)[4]) {
+    float pair = max_or_nan(fabsf(v[0]), fabsf(v[1]));
+    return __float_as_uint(max_or_nan(pair, max_or_nan(fabsf(v[2]), fabsf(v[3]))));
+}
+
+__device__ __forceinline__ float four_squares(const float (&x)[4]) {
+    float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < 2; i++)
-        words[i] = __byte_perm(__byte_perm(bits[4 * i], bits[4 * i + 1], 0x0040),
-                               __byte_perm(bits[4 * i + 2], bits[4 * i + 3], 0x0040), 0x5410);
-    return make_uint2(words[0], words[1]);
+    for (int i = 0; i < 4; i++) sum = fmaf(x[i], x[i], sum);
+    return sum;
 }
 
 // Sums of the 128 codes of COUNT groups, in every one of a group's 16 lanes.
@@ -83,11 +103,12 @@ __device__ __forceinline__ int group_sum(uint2 codes) {
     return sum[0];
 }
 
-// What the codes are multiplied by: factor * peak / 127; 0 for a silent group, NaN where a value was not finite.
-__device__ __forceinline__ float group_scale(unsigned peak, float factor) {
+// What the codes are multiplied by: peak / 127; 0 for a silent group, NaN where a value was not finite. RMSNorm's factor
+// comes last, over the sum of all groups.
+__device__ __forceinline__ float group_scale(unsigned peak) {
     float a = __uint_as_float(peak);
     if (peak >= INFINITE) return __uint_as_float(0x7fffffffu);
-    return a >= SILENT ? __fdiv_rn(__fmul_rn(factor, a), 127.0f) : 0.0f;
+    return a >= SILENT ? __fdiv_rn(a, 127.0f) : 0.0f;
 }
 
 // 1 / sqrt(mean of squares + eps) from the sums of ``groups`` groups, in every lane of a warp: a lane adds its groups
