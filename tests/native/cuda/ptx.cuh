@@ -66,6 +66,11 @@ void copy_async_wait() {
 
 inline uint4 load_streaming(const uint4* p) { return *p; }
 
+inline void keep_in_register(int&) {}
+
+template <class T>
+inline void keep_in_register(const T*&) {}
+
 inline float max_or_nan(float a, float b) { return a != a || b != b ? NAN : fmaxf(a, b); }
 
 inline float half_to_float(unsigned short bits) { return emulator::from_half(bits); }

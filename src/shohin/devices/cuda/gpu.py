@@ -121,18 +121,23 @@ class Gpu:
                 kernel = ObjectCode.from_cubin(code).get_kernel(source.entry)
             except Exception as error:
                 raise KernelBuild(f"{source.path} ({source.entry}) does not load: {error}") from None
-            if source.shared > 48 * 1024:
-                self._allow_shared(kernel, source)
+            self._set_shared(kernel, source)
             kernels.append(kernel)
         return kernels
 
-    def _allow_shared(self, kernel: Any, source: Source) -> None:
-        """More than 48 KB of dynamic shared memory must be asked for."""
-        api = self._api
-        attribute = api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        handle = api.CUkernel(int(kernel.handle))
-        error = api.cuKernelSetAttribute(attribute, source.shared, handle, api.CUdevice(self._device.device_id))
-        self._check(f"asking for {source.shared} bytes of shared memory for {source.entry}", error[0])
+    def _set_shared(self, kernel: Any, source: Source) -> None:
+        """More than 48 KB of dynamic shared memory must be asked for. Every kernel gets all that a multiprocessor has: one
+        that is divided otherwise can't take a block of the next kernel, which then doubles up where nothing runs.
+        """
+        attributes = self._api.CUfunction_attribute
+        self._set(kernel, source, attributes.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100)
+        if source.shared > 48 * 1024:
+            self._set(kernel, source, attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, source.shared)
+
+    def _set(self, kernel: Any, source: Source, attribute: Any, value: int) -> None:
+        handle, device = self._api.CUkernel(int(kernel.handle)), self._api.CUdevice(self._device.device_id)
+        error = self._api.cuKernelSetAttribute(attribute, value, handle, device)
+        self._check(f"setting the shared memory of {source.entry} ({source.shared} bytes)", error[0])
 
     def launch(self, bound: Bound) -> None:
         """As ``Driver.launch``."""

@@ -121,6 +121,14 @@ __device__ __forceinline__ uint4 load_streaming(const uint4* p) {
     return v;
 }
 
+// A value that the compiler shall not make again each time it is used.
+__device__ __forceinline__ void keep_in_register(int& value) { asm volatile("" : "+r"(value)); }
+
+template <class T>
+__device__ __forceinline__ void keep_in_register(const T*& pointer) {
+    asm volatile("" : "+l"(pointer));
+}
+
 // The larger of two, NaN if either is.
 __device__ __forceinline__ float max_or_nan(float a, float b) {
     float value;

@@ -6,6 +6,7 @@
 // then its warp quantises its chunk (decode_input.cuh) and leaves a product for every row and group of 128 in shared
 // memory (decode_dot.cuh). After the block's only barrier a round these are added in the order of K. Integer sums are
 // exact, so the bits of a row depend neither on how many rows there are nor on which matrix units make the sums.
+// The factor of RMSNorm comes last.
 //
 // Macros: K, PLANES (bits a weight), PARTS and TILES_i, N_i, COLUMN_i (weights side by side), EPILOGUE (0 store, 1 add,
 // 2 swiglu: tiles of gate and up alternate), NORM, EPS, GATHER (row i of out belongs to the step's wanted row i), WIDTH
@@ -18,6 +19,7 @@
 
 constexpr int WARPS = CHUNK_WARPS * SHARES, THREADS = 32 * WARPS;
 constexpr int PASSES = (CHUNKS + CHUNK_WARPS - 1) / CHUNK_WARPS;
+constexpr int STEP = EPILOGUE == 2 ? 2 : 1;
 constexpr int ALL_TILES = EPILOGUE == 2 ? 2 * TILES_0 : TILES_0 + (PARTS > 1 ? TILES_1 : 0) + (PARTS > 2 ? TILES_2 : 0);
 constexpr int ROUND_ROWS = 16 * ROUND, OWN_TILES = ROUND / SHARES, ROUNDS = (BLOCK_TILES + ROUND - 1) / ROUND;
 // 16-byte items between the products of two rows of the input: one more than a multiple of 4, for the banks.
@@ -25,6 +27,9 @@ constexpr int STRIDE = ROUND * CHUNKS * 16 + 1;
 constexpr int BUFFERS = ROUNDS > 1 ? 2 : 1;
 // All of a block's units are in flight from the start.
 constexpr bool WHOLE = SLOTS >= ROUNDS * OWN_TILES * PASSES;
+// A warp's units are those of one chunk of one weight, equally far apart in memory.
+constexpr bool UNIFORM = PASSES == 1 && PARTS == 1 && SHARES % STEP == 0;
+constexpr int APART = SHARES / STEP * CHUNKS;
 // Sums that a thread makes in a round.
 constexpr int FINISHES = (CAPACITY * ROUND_ROWS + THREADS - 1) / THREADS;
 // Rows whose input is loaded before the first is quantised.
@@ -38,8 +43,10 @@ struct Shared {
     float4 products[BUFFERS][CAPACITY][STRIDE];
     float squares[CAPACITY][PADDED];
     float factors[CAPACITY];
-#if !BINARY
-    alignas(16) Staged staged[PASSES][WARPS];
+#if BINARY
+    alignas(16) Input input;
+#else
+    alignas(16) Staged staged[PASSES * CHUNK_WARPS];
 #endif
 };
 
@@ -70,19 +77,40 @@ __device__ __forceinline__ Turn turn_of(int unit) {
     return {round * ROUND + own * SHARES + warp / CHUNK_WARPS, pass * CHUNK_WARPS + warp % CHUNK_WARPS};
 }
 
+// This thread's part of a unit: 16 bytes of bits (VECTORS times, 512 bytes apart) and a pair of scales.
+struct Source {
+    const uint4* bits;
+    const unsigned* scales;
+};
+
+__device__ __forceinline__ Source source_of(const Weights& weights, int tile, int chunk) {
+    Place at = place_of(tile);
+    long long index = (long long)at.tile * CHUNKS + chunk;
+    const uint4* bits = at.part == 0 ? weights.bits[0] : at.part == 1 ? weights.bits[1] : weights.bits[2];
+    const unsigned* scales = at.part == 0 ? weights.scales[0] : at.part == 1 ? weights.scales[1] : weights.scales[2];
+    return {bits + index * (VECTORS * 32) + threadIdx.x % 32, scales + index * 32 + threadIdx.x % 32};
+}
+
+// What a block multiplies by, and where this warp's units begin.
+struct Work {
+    Weights weights;
+    Source source;
+    int first, tiles, units;
+};
+
 // Starts the copy of one of this warp's units into this thread's own slots; one past the end is an empty group of copies.
-__device__ __forceinline__ void fetch(Shared& shared, const Weights& weights, int slot, int first, int unit, int tiles) {
+__device__ __forceinline__ void fetch(Shared& shared, const Work& work, int slot, int unit) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     Turn turn = turn_of(unit);
-    if (turn.tile < tiles && (CHUNKS % CHUNK_WARPS == 0 || turn.chunk < CHUNKS)) {
-        Place at = place_of(first + turn.tile);
-        int index = at.tile * CHUNKS + turn.chunk;
-        const uint4* bits = at.part == 0 ? weights.bits[0] : at.part == 1 ? weights.bits[1] : weights.bits[2];
-        const unsigned* scales = at.part == 0 ? weights.scales[0] : at.part == 1 ? weights.scales[1] : weights.scales[2];
-        bits += (long long)index * (VECTORS * 32) + lane;
+    if (UNIFORM ? unit < work.units : turn.tile < work.tiles && (CHUNKS % CHUNK_WARPS == 0 || turn.chunk < CHUNKS)) {
+        Source source = work.source;
+        if (UNIFORM)
+            source.bits += unit * (APART * VECTORS * 32), source.scales += unit * (APART * 32);
+        else
+            source = source_of(work.weights, work.first + turn.tile, turn.chunk);
 #pragma unroll
-        for (int j = 0; j < VECTORS; j++) copy_async_16(&shared.bits[slot][warp][j][lane], bits + j * 32);
-        copy_async_4(&shared.scales[slot][warp][lane], scales + (long long)index * 32 + lane);
+        for (int j = 0; j < VECTORS; j++) copy_async_16(&shared.bits[slot][warp][j][lane], source.bits + j * 32);
+        copy_async_4(&shared.scales[slot][warp][lane], source.scales);
     }
     copy_async_commit();
 }
@@ -109,31 +137,35 @@ struct Operand {
 
 __device__ __forceinline__ void quantise_row(Shared& shared, Operand& operand, int pass, int m, const Values& x,
                                              const Values& norm) {
-    int warp = threadIdx.x / 32, chunk = pass * CHUNK_WARPS + warp % CHUNK_WARPS;
+    int warp = threadIdx.x / 32, chunk = pass * CHUNK_WARPS + warp % CHUNK_WARPS, half = warp / CHUNK_WARPS;
     Values v;
 #pragma unroll
-    for (int g = 0; g < 4; g++)
+    for (int g = 0; g < OWN; g++)
 #pragma unroll
         for (int e = 0; e < 4; e++) v[g][e] = NORM ? __fmul_rn(x[g][e], norm[g][e]) : x[g][e];
-    // The warps that share a chunk write the same numbers.
-    if (NORM) put_squares(shared.squares[m], x, chunk);
-    Codes codes = quantise_chunk(v);
+    if (NORM) put_squares(shared.squares[m], x, chunk * 4 + half * OWN);
+    Codes codes = quantise_groups(v);
 #if BINARY
-    operand.columns[pass][m] = columns_of(codes);
+    exchange_planes(codes.words);
+    if (!ALONE) return put_half(shared.input, m, chunk, half, codes);
+    operand.columns[pass][m].offset = codes.offset, operand.columns[pass][m].scale = codes.scale;
+#pragma unroll
+    for (int g = 0; g < OWN; g++) operand.columns[pass][m].words[g] = codes.words[g];
 #else
-    stage_row(shared.staged[pass][warp], m, codes);
+    put_row(shared.staged[chunk], m, half, codes);
 #endif
 }
 
-// This warp's chunks of all live rows; weights are the norm's of the first one.
+// This warp's groups of all live rows; weights are the norm's of the first pass.
 __device__ __forceinline__ void quantise(Shared& shared, Operand& operand, const int* step, const float* x,
                                          const float* norm, Values& weights, int live) {
-    int warp = threadIdx.x / 32;
+    int warp = threadIdx.x / 32, half = warp / CHUNK_WARPS;
+    if (half >= HALVES) return;
 #pragma unroll
     for (int pass = 0; pass < PASSES; pass++) {
-        int chunk = pass * CHUNK_WARPS + warp % CHUNK_WARPS;
+        int chunk = pass * CHUNK_WARPS + warp % CHUNK_WARPS, group = chunk * 4 + half * OWN;
         if (CHUNKS % CHUNK_WARPS != 0 && chunk >= CHUNKS) break;
-        if (NORM && pass > 0) load_chunk(weights, norm, chunk);
+        if (NORM && pass > 0) load_groups(weights, norm, group);
 #if BINARY
 #pragma unroll
 #else
@@ -147,14 +179,29 @@ __device__ __forceinline__ void quantise(Shared& shared, Operand& operand, const
             for (int r = 0; r < BATCH; r++) {
                 int m = base + r;
                 if (GATHER) m = ROWS > 1 && m < live ? step_row(step, m) : 0;
-                load_chunk(values[r], x + (long long)m * K, chunk);
+                load_groups(values[r], x + (long long)m * K, group);
             }
 #pragma unroll
             for (int r = 0; r < BATCH; r++)
-                if (base + r < live)
-                    quantise_row(shared, operand, pass, base + r, values[r], weights);
+                if (base + r < live) quantise_row(shared, operand, pass, base + r, values[r], weights);
         }
     }
+}
+
+// Reads what the warps that share a chunk have left.
+__device__ __forceinline__ void load_operand(const Shared& shared, Operand& operand) {
+    int chunk = threadIdx.x / 32 % CHUNK_WARPS;
+#if BINARY
+    if (ALONE) return;
+#pragma unroll
+    for (int pass = 0; pass < PASSES; pass++)
+#pragma unroll
+        for (int m = 0; m < CAPACITY; m++)
+            if (CHUNKS % CHUNK_WARPS == 0 || pass * CHUNK_WARPS + chunk < CHUNKS)
+                operand.columns[pass][m] = load_columns(shared.input, m, pass * CHUNK_WARPS + chunk);
+#else
+    if (PASSES == 1) load_fragments(operand.fragments, shared.staged[chunk]);
+#endif
 }
 
 // Sums of one output row's products in the order of K.
@@ -205,37 +252,40 @@ __device__ __forceinline__ float factors_of(Shared& shared, int live) {
     return 1.0f;
 }
 
-// This warp's units of one round.
-__device__ __forceinline__ void multiply(Shared& shared, Operand& operand, const Weights& weights, int round, int live,
-                                         int first, int tiles, int& unit, int& slot) {
-    int warp = threadIdx.x / 32;
+// This warp's units of one round. unit: the first of them; slot: where it lies.
+__device__ __forceinline__ void multiply(Shared& shared, Operand& operand, const Work& work, int round, int live,
+                                         int& unit, int& slot) {
+    int warp = threadIdx.x / 32, share = warp / CHUNK_WARPS;
     float4(&products)[CAPACITY][STRIDE] = shared.products[BUFFERS > 1 ? round & 1 : 0];
+    int tiles = work.tiles - round * ROUND < ROUND ? work.tiles - round * ROUND : ROUND;
+#if BINARY
+    const Planes planes = planes_of();
+#endif
 #pragma unroll
     for (int pass = 0; pass < PASSES; pass++) {
         int chunk = pass * CHUNK_WARPS + warp % CHUNK_WARPS;
 #if !BINARY
-        if (PASSES > 1) load_fragments(operand.fragments, shared.staged[pass][warp]);
+        if (PASSES > 1) load_fragments(operand.fragments, shared.staged[chunk]);
 #endif
+        if (CHUNKS % CHUNK_WARPS != 0 && chunk >= CHUNKS) break;
+        float4* target = products[0] + (share * CHUNKS + chunk) * 16;
 #pragma unroll 1
-        for (int t = warp / CHUNK_WARPS; t < ROUND; t += SHARES) {
+        for (int t = share; t < tiles; t += SHARES) {
             copy_async_wait<SLOTS - 1>();
-            if (round * ROUND + t < tiles && (CHUNKS % CHUNK_WARPS == 0 || chunk < CHUNKS)) {
-                Unit weight = take(shared, slot);
-                int place = (t * CHUNKS + chunk) * 16;
+            Unit weight = take(shared, slot);
 #if BINARY
 #pragma unroll
-                for (int m = 0; m < CAPACITY; m++)
-                    if (m < live) binary_unit(weight, operand.columns[pass][m], (float*)(products[m] + place));
+            for (int m = 0; m < CAPACITY; m++)
+                if (m < live) binary_unit(weight, operand.columns[pass][m], planes, (float*)(target + m * STRIDE));
 #else
-                int8_unit(weight, shared.staged[pass][warp], operand.fragments, (float*)(products[0] + place), STRIDE * 4);
+            int8_unit(weight, shared.staged[chunk], operand.fragments, (float*)target, STRIDE * 4);
 #endif
-            }
             if (WHOLE)
                 copy_async_commit();
             else
-                fetch(shared, weights, slot, first, unit + SLOTS, tiles);
-            unit++;
-            slot = slot + 1 == SLOTS ? 0 : slot + 1;
+                fetch(shared, work, slot, unit + SLOTS);
+            unit++, target += SHARES * CHUNKS * 16;
+            slot = !WHOLE && slot + 1 == SLOTS ? 0 : slot + 1;
         }
     }
 }
@@ -245,26 +295,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
            const uint4* bits1, const unsigned* scales1, const uint4* bits2, const unsigned* scales2) {
     extern __shared__ unsigned char shared_bytes[];
     Shared& shared = *(Shared*)shared_bytes;
-    const Weights weights = {{bits0, bits1, bits2}, {scales0, scales1, scales2}};
-    int first = blockIdx.x * BLOCK_TILES;
-    int tiles = ALL_TILES - first < BLOCK_TILES ? ALL_TILES - first : BLOCK_TILES;
-
-    let_next_start();
+    int warp = threadIdx.x / 32, share = warp / CHUNK_WARPS;
+    // As even as whole tiles go.
+    int first = (int)blockIdx.x * (ALL_TILES / STEP) / (int)gridDim.x * STEP;
+    int tiles = ((int)blockIdx.x + 1) * (ALL_TILES / STEP) / (int)gridDim.x * STEP - first;
+    Work work = {{{bits0, bits1, bits2}, {scales0, scales1, scales2}}, {}, first, tiles, 0};
+    if (UNIFORM) {
+        work.source = source_of(work.weights, first + share, warp % CHUNK_WARPS);
+        work.units = (tiles - share + SHARES - 1) / SHARES;
+        keep_in_register(work.source.bits), keep_in_register(work.source.scales), keep_in_register(work.units);
+    }
 #pragma unroll
-    for (int i = 0; i < SLOTS; i++) fetch(shared, weights, i, first, i, tiles);
-    Values first_norm;
-    if (NORM) load_chunk(first_norm, norm, threadIdx.x / 32 % CHUNK_WARPS);
+    for (int i = 0; i < SLOTS; i++) fetch(shared, work, i, i);
+    Values norm_weights;
+    if (NORM && share < HALVES) load_groups(norm_weights, norm, warp % CHUNK_WARPS * 4 + share * OWN);
     reads_from_before_the_graph();
     int live = GATHER ? step_wanted(step) : step_rows(step);
     if (live > CAPACITY) live = CAPACITY;
     wait_for_previous();
+    // Not earlier: only now does every multiprocessor have one block of this kernel, and room for one of the next.
+    let_next_start();
 
     Operand operand;
-    quantise(shared, operand, step, x, norm, first_norm, live);
-#if !BINARY
-    __syncwarp();
-    if (PASSES == 1) load_fragments(operand.fragments, shared.staged[0][threadIdx.x / 32]);
-#endif
+    quantise(shared, operand, step, x, norm, norm_weights, live);
+    if (!ALONE) __syncthreads();
+    load_operand(shared, operand);
 
     int unit = 0, slot = 0;
     float factor = 1.0f;
@@ -279,7 +334,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             column = column_of(first + round * ROUND, index % ROUND_ROWS);
             if (EPILOGUE == 1 && column >= 0) old = out[(long long)(index / ROUND_ROWS) * WIDTH + column];
         }
-        multiply(shared, operand, weights, round, live, first, tiles, unit, slot);
+        multiply(shared, operand, work, round, live, unit, slot);
         __syncthreads();
         if (round == 0) factor = factors_of(shared, live);
 #pragma unroll 1

@@ -25,6 +25,7 @@ MOST_WARPS, SHARED_WARPS = 32, 16
 # Units a warp between barriers: as many as hide one, and the least (for one row) that rounds are cut down to for the
 # sake of slots.
 ROUND_UNITS, LEAST_UNITS = 8, 2
+FLOOR, ALONE = 77056, 115840
 EPILOGUES = {"store": 0, "add": 1, "swiglu": 2}
 
 
@@ -94,10 +95,10 @@ class Deal:
 
     @property
     def input_bytes(self) -> int:
-        """Squares, factors and, for int8 units, every warp's codes."""
+        """Squares, factors and, where several warps need it, the quantised input."""
         work = self.work
-        staged = 0 if work.binary else work.passes * self.threads // 32 * work.rows * (528 + 32)
-        return work.rows * (16 * work.chunks + 4) + 16 + staged
+        chunks = 1 if work.binary and self.shares == 1 else work.passes * work.chunk_warps
+        return work.rows * (16 * work.chunks + 4 + chunks * (544 if work.binary else 560)) + 32
 
     @property
     def product_bytes(self) -> int:
@@ -130,9 +131,9 @@ def decode_launches(linear: Linear, target: Target) -> list[Launch]:
     arguments: list[Argument] = [STEP, linear.x, norm, linear.out]
     for weight in (*linear.weights, *(linear.weights[0],) * (PARTS - len(linear.weights))):
         arguments += [Plane(weight, "bits"), Plane(weight, "scales")]
-    grid = (-(-work.tiles // deal.block_tiles), 1, 1)
+    grid = (min(work.tiles // work.step, target.multiprocessors), 1, 1)
     source = "linear/cuda/decode.cu"
-    return [Launch(source, "decode", _constants(linear, deal), grid, deal.threads, tuple(arguments), deal.shared)]
+    return [Launch(source, "decode", _constants(linear, deal), grid, deal.threads, tuple(arguments), max(deal.shared, ALONE if linear.epilogue == 'add' else FLOOR))]
 
 
 def _constants(linear: Linear, deal: Deal) -> dict[str, int | float | str]:

@@ -28,11 +28,22 @@ __device__ __forceinline__ unsigned word_of(const uint4& pair, int group, int ha
 }
 
 #if BINARY
-// Sums for rows lane / 4 (low half) and lane / 4 + 8 (high half) of group lane % 4.
-__device__ __forceinline__ unsigned binary_sums(const Unit& unit, const Columns& columns) {
+// What a lane multiplies bit counts by. Columns 2 q and 2 q + 1, q = lane % 4, are planes 4 q0 + 2 q1 and the next; the
+// last plane is the sign. own, other: this lane's and its partner's weight in either exchange.
+struct Planes {
+    int second, own_two, other_two, own_one, other_one;
+};
+
+__device__ __forceinline__ Planes planes_of() {
     int lane = threadIdx.x % 32;
-    // Columns 2 q and 2 q + 1, q = lane % 4, are planes 4 q0 + 2 q1 and the next; the last plane is the sign.
-    int second = lane % 4 == 3 ? -2 : 2, weight = 1 << ((lane & 1) * 4 + (lane & 2));
+    Planes made = {lane % 4 == 3 ? -2 : 2, lane & 2 ? 4 : 1, lane & 2 ? 1 : 4, lane & 1 ? 16 : 1, lane & 1 ? 1 : 16};
+    keep_in_register(made.second), keep_in_register(made.own_two), keep_in_register(made.other_two);
+    keep_in_register(made.own_one), keep_in_register(made.other_one);
+    return made;
+}
+
+// Sums for rows lane / 4 (low half) and lane / 4 + 8 (high half) of group lane % 4.
+__device__ __forceinline__ unsigned binary_sums(const Unit& unit, const Columns& columns, const Planes& planes) {
     int both[4];
 #pragma unroll
     for (int g = 0; g < 4; g++) {
@@ -46,21 +57,22 @@ __device__ __forceinline__ unsigned binary_sums(const Unit& unit, const Columns&
             for (int i = 0; i < 4; i++) c[i] = 2 * c[i] + d[i];
         }
         // Two rows in one word, as a plain integer: row l / 4 plus 65,536 times row l / 4 + 8.
-        both[g] = ((c[0] + second * c[1]) + (c[2] + second * c[3]) * 65536) * weight;
+        both[g] = (c[0] + planes.second * c[1]) + (c[2] + planes.second * c[3]) * 65536;
     }
     // Each lane keeps one of the four groups and gives the others away.
-    bool upper = lane & 2, odd = lane & 1;
-    int keep0 = upper ? both[2] : both[0], keep1 = upper ? both[3] : both[1];
-    keep0 += __shfl_xor_sync(WHOLE_WARP, upper ? both[0] : both[2], 2);
-    keep1 += __shfl_xor_sync(WHOLE_WARP, upper ? both[1] : both[3], 2);
-    int keep = odd ? keep1 : keep0;
-    keep += __shfl_xor_sync(WHOLE_WARP, odd ? keep0 : keep1, 1);
+    bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
+    int keep0 = (upper ? both[2] : both[0]) * planes.own_two, keep1 = (upper ? both[3] : both[1]) * planes.own_two;
+    keep0 += __shfl_xor_sync(WHOLE_WARP, upper ? both[0] : both[2], 2) * planes.other_two;
+    keep1 += __shfl_xor_sync(WHOLE_WARP, upper ? both[1] : both[3], 2) * planes.other_two;
+    int keep = (odd ? keep1 : keep0) * planes.own_one;
+    keep += __shfl_xor_sync(WHOLE_WARP, odd ? keep0 : keep1, 1) * planes.other_one;
     return TWICE * (unsigned)keep + columns.offset;
 }
 
-__device__ __forceinline__ void binary_unit(const Unit& unit, const Columns& columns, float* products) {
+__device__ __forceinline__ void binary_unit(const Unit& unit, const Columns& columns, const Planes& planes,
+                                            float* products) {
     int lane = threadIdx.x % 32;
-    unsigned sums = binary_sums(unit, columns);
+    unsigned sums = binary_sums(unit, columns, planes);
     products[lane] = product_of(__byte_perm(sums, unit.scales, 0x5410), columns.scale);
     products[lane + 32] = product_of(__byte_perm(sums, unit.scales, 0x7632), columns.scale);
 }

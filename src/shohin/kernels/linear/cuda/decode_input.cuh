@@ -1,7 +1,7 @@
-// The input of the decode kernel: a warp quantises the chunk of 512 columns that it multiplies, into the form that its
-// matrix units take. Nothing crosses warps but the squares that RMSNorm adds up.
+// The input of the decode kernel: a warp quantises the chunk of 512 columns that it multiplies, or its half of it where
+// two warps or more multiply the chunk, into the form that their matrix units take.
 //
-// Lane l = 4 c + w has four values of each of the chunk's four groups of 128: 32 w + 4 c and the next three.
+// Lane l = 4 c + w has four values of each group of 128: 32 w + 4 c and the next three.
 #pragma once
 
 #include "linear/cuda/quantise.cuh"
@@ -10,46 +10,50 @@ constexpr int GROUPS = K / 128;
 constexpr int CHUNKS = (GROUPS + 3) / 4;
 // Groups of 128 with those that fill up the last chunk; these have codes 0 and scale 0.
 constexpr int PADDED = 4 * CHUNKS;
+// Warps that quantise a chunk, and groups of each.
+constexpr int HALVES = SHARES > 1 ? 2 : 1, OWN = 4 / HALVES;
+// Columns of bits stay in the registers of the only warp that needs them.
+constexpr bool ALONE = BINARY && SHARES == 1;
 // Added to a sum of codes so that 16 bits hold it without a sign.
 constexpr unsigned BIAS = 0x8000u;
 
-using Values = float[4][4];
+using Values = float[OWN][4];
 
-__device__ __forceinline__ void load_chunk(Values& values, const float* row, int chunk) {
+// Groups from ``first`` on.
+__device__ __forceinline__ void load_groups(Values& values, const float* row, int first) {
     int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int g = 0; g < 4; g++) {
-        int group = chunk * 4 + g;
+    for (int g = 0; g < OWN; g++) {
         float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (GROUPS % 4 == 0 || group < GROUPS) four = *(const float4*)(row + group * 128 + lane % 4 * 32 + lane / 4 * 4);
+        if (GROUPS % 4 == 0 || first + g < GROUPS)
+            four = *(const float4*)(row + (first + g) * 128 + lane % 4 * 32 + lane / 4 * 4);
         values[g][0] = four.x, values[g][1] = four.y, values[g][2] = four.z, values[g][3] = four.w;
     }
 }
 
-// A chunk of one row. codes: of this lane, a word a group; offset, scale: of group lane % 4. The offset is BIAS in both
-// halves less 65,537 times the group's sum of codes: what turns sums of bits into sums of weights.
+// Groups of one row. words: codes of this lane, one a group; offset, scale: of group lane % OWN. The offset is BIAS in
+// both halves less 65,537 times the group's sum of codes: what turns sums of bits into sums of weights.
 struct Codes {
-    unsigned words[4];
+    unsigned words[OWN];
     unsigned offset;
     float scale;
 };
 
-__device__ __forceinline__ unsigned own_group(const unsigned (&values)[4]) {
-    unsigned low = threadIdx.x & 1 ? values[1] : values[0], high = threadIdx.x & 1 ? values[3] : values[2];
+__device__ __forceinline__ unsigned own_group(const unsigned (&values)[OWN]) {
+    unsigned low = threadIdx.x & 1 ? values[1] : values[0], high = threadIdx.x & 1 ? values[OWN - 1] : values[OWN - 2];
     return threadIdx.x & 2 ? high : low;
 }
 
-__device__ __forceinline__ Codes quantise_chunk(const Values& v) {
-    unsigned peaks[4], sums[4];
+__device__ __forceinline__ Codes quantise_groups(const Values& v) {
+    unsigned peaks[OWN], sums[OWN];
 #pragma unroll
-    for (int g = 0; g < 4; g++)
-        peaks[g] = __reduce_max_sync(WHOLE_WARP, peak_of(v[g]));
+    for (int g = 0; g < OWN; g++) peaks[g] = __reduce_max_sync(WHOLE_WARP, peak_of(v[g]));
     // A division a lane: its own group's.
     unsigned peak = own_group(peaks);
     float inverse = group_inverse(peak);
     Codes made;
 #pragma unroll
-    for (int g = 0; g < 4; g++) {
+    for (int g = 0; g < OWN; g++) {
         made.words[g] = four_codes(v[g], __shfl_sync(WHOLE_WARP, inverse, g));
         sums[g] = (unsigned)__reduce_add_sync(WHOLE_WARP, __dp4a((int)made.words[g], 0x01010101, 0));
     }
@@ -58,22 +62,27 @@ __device__ __forceinline__ Codes quantise_chunk(const Values& v) {
     return made;
 }
 
-// The squares of a chunk's four groups, by group_squares' tree: lanes exchange groups for as long as they have several.
-__device__ __forceinline__ void put_squares(float (&squares)[PADDED], const Values& x, int chunk) {
+// The sums of squares of the groups: lanes exchange groups for as long as they have several.
+__device__ __forceinline__ void put_squares(float (&squares)[PADDED], const Values& x, int first) {
     int lane = threadIdx.x % 32;
-    float sums[4];
+    float sums[OWN];
 #pragma unroll
-    for (int g = 0; g < 4; g++) sums[g] = four_squares(x[g]);
-    bool first = lane & 4, second = lane & 8;
-    float low = first ? sums[2] : sums[0], high = first ? sums[3] : sums[1];
-    low = __fadd_rn(low, __shfl_xor_sync(WHOLE_WARP, first ? sums[0] : sums[2], 4));
-    high = __fadd_rn(high, __shfl_xor_sync(WHOLE_WARP, first ? sums[1] : sums[3], 4));
-    float sum = second ? high : low;
-    sum = __fadd_rn(sum, __shfl_xor_sync(WHOLE_WARP, second ? low : high, 8));
+    for (int g = 0; g < OWN; g++) sums[g] = four_squares(x[g]);
+#pragma unroll
+    for (int count = OWN / 2, step = 4; count > 0; count /= 2, step *= 2)
+#pragma unroll
+        for (int g = 0; g < count; g++) {
+            bool upper = lane & step;
+            float kept = upper ? sums[g + count] : sums[g], given = upper ? sums[g] : sums[g + count];
+            sums[g] = __fadd_rn(kept, __shfl_xor_sync(WHOLE_WARP, given, step));
+        }
+    float sum = sums[0];
+    if (OWN == 2) sum = __fadd_rn(sum, __shfl_xor_sync(WHOLE_WARP, sum, 8));
     sum = __fadd_rn(sum, __shfl_xor_sync(WHOLE_WARP, sum, 16));
     sum = __fadd_rn(sum, __shfl_xor_sync(WHOLE_WARP, sum, 1));
     sum = __fadd_rn(sum, __shfl_xor_sync(WHOLE_WARP, sum, 2));
-    if (lane % 4 == 0 && lane < 16) squares[chunk * 4 + (lane & 4) / 2 + (lane & 8) / 8] = sum;
+    int group = OWN == 2 ? lane / 4 : (lane & 4) / 2 + (lane & 8) / 8;
+    if (lane % 4 == 0 && lane < 4 * OWN) squares[first + group] = sum;
 }
 
 #if BINARY
@@ -95,17 +104,16 @@ __device__ __forceinline__ unsigned four_planes(unsigned x) {
 
 // The eight lanes of a word exchange codes for planes, in three steps that halve the planes and double the codes. Two
 // groups share a register, half a byte each.
-__device__ __forceinline__ Columns columns_of(const Codes& codes) {
+__device__ __forceinline__ void exchange_planes(unsigned (&words)[OWN]) {
     int lane = threadIdx.x % 32;
     bool first = lane & 8, second = lane & 16, third = lane & 4;
     unsigned keep = first ? (second ? 0x3726u : 0x1504u) : (second ? 0x7362u : 0x5140u);
     unsigned give = first ? (second ? 0x1504u : 0x3726u) : (second ? 0x5140u : 0x7362u);
     unsigned keep_half = third ? (second ? 0x3276u : 0x7632u) : (second ? 0x1054u : 0x5410u);
     unsigned give_half = third ? (second ? 0x1054u : 0x5410u) : (second ? 0x3276u : 0x7632u);
-    Columns made;
 #pragma unroll
-    for (int g = 0; g < 4; g += 2) {
-        unsigned a = four_planes(codes.words[g]), b = four_planes(codes.words[g + 1]);
+    for (int g = 0; g < OWN; g += 2) {
+        unsigned a = four_planes(words[g]), b = four_planes(words[g + 1]);
         unsigned low = (a & 0x0f0f0f0fu) | (b << 4 & 0xf0f0f0f0u), high = (a >> 4 & 0x0f0f0f0fu) | (b & 0xf0f0f0f0u);
         unsigned own = first ? high : low, other = __shfl_xor_sync(WHOLE_WARP, first ? low : high, 8);
         unsigned more = __shfl_xor_sync(WHOLE_WARP, __byte_perm(own, other, give), 16);
@@ -113,26 +121,42 @@ __device__ __forceinline__ Columns columns_of(const Codes& codes) {
         other = __shfl_xor_sync(WHOLE_WARP, __byte_perm(own, more, give_half), 4);
         own = __byte_perm(own, more, keep_half);
         unsigned even = third ? other : own, odd = third ? own : other;
-        made.words[g] = (even & 0x0f0f0f0fu) | (odd << 4 & 0xf0f0f0f0u);
-        made.words[g + 1] = (even >> 4 & 0x0f0f0f0fu) | (odd & 0xf0f0f0f0u);
+        words[g] = (even & 0x0f0f0f0fu) | (odd << 4 & 0xf0f0f0f0u);
+        words[g + 1] = (even >> 4 & 0x0f0f0f0fu) | (odd & 0xf0f0f0f0u);
     }
-    made.offset = codes.offset, made.scale = codes.scale;
-    return made;
+}
+
+// Where warps that share a chunk leave their halves.
+struct Input {
+    uint4 words[CAPACITY][ALONE ? 1 : CHUNKS][32];
+    unsigned offsets[CAPACITY][ALONE ? 4 : PADDED];
+    float scales[CAPACITY][ALONE ? 4 : PADDED];
+};
+
+__device__ __forceinline__ void put_half(Input& input, int m, int chunk, int half, const Codes& codes) {
+    int lane = threadIdx.x % 32, group = chunk * 4 + half * 2 + lane;
+    ((uint2*)&input.words[m][chunk][lane])[half] = make_uint2(codes.words[0], codes.words[1]);
+    if (lane < 2) input.offsets[m][group] = codes.offset, input.scales[m][group] = codes.scale;
+}
+
+__device__ __forceinline__ Columns load_columns(const Input& input, int m, int chunk) {
+    int lane = threadIdx.x % 32, group = chunk * 4 + lane % 4;
+    uint4 words = input.words[m][chunk][lane];
+    return {{words.x, words.y, words.z, words.w}, input.offsets[m][group], input.scales[m][group]};
 }
 #else
-// What int8 matrix units multiply by: a chunk of all rows, in shared memory that only one warp uses. Rows begin in
-// different banks.
+// What int8 matrix units multiply by: a chunk of all rows, in shared memory. Rows begin in different banks.
 struct Staged {
     unsigned codes[CAPACITY][132];
     unsigned offsets[CAPACITY][4];
     float scales[CAPACITY][4];
 };
 
-__device__ __forceinline__ void stage_row(Staged& rows, int m, const Codes& codes) {
-    int lane = threadIdx.x % 32;
+__device__ __forceinline__ void put_row(Staged& rows, int m, int half, const Codes& codes) {
+    int lane = threadIdx.x % 32, first = half * OWN;
 #pragma unroll
-    for (int g = 0; g < 4; g++) rows.codes[m][g * 32 + lane % 4 * 8 + lane / 4] = codes.words[g];
-    if (lane < 4) rows.offsets[m][lane] = codes.offset, rows.scales[m][lane] = codes.scale;
+    for (int g = 0; g < OWN; g++) rows.codes[m][(first + g) * 32 + lane % 4 * 8 + lane / 4] = codes.words[g];
+    if (lane < OWN) rows.offsets[m][first + lane] = codes.offset, rows.scales[m][first + lane] = codes.scale;
 }
 
 // Word i of a group has codes 32 q + i + 8 b, b = 0 to 3, of row lane / 4, q being lane % 4.
