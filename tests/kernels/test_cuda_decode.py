@@ -292,9 +292,10 @@ def test_no_wanted_rows(cuda: Device, rng: np.random.Generator) -> None:
 
 MUTANTS = {
     "the sign plane counts as any other": ("decode_dot.cuh", "lane % 4 == 3 ? -2 : 2", "2"),
-    "a plane's weight": ("decode_dot.cuh", "weight = 1 << (2 * (lane % 4))", "weight = 1 << (lane % 4)"),
+    "a plane's weight": ("decode_dot.cuh", "lane & 1 ? 16 : 1", "lane & 1 ? 8 : 1"),
+    "the partner's weight": ("decode_dot.cuh", "lane & 2 ? 1 : 4", "lane & 2 ? 4 : 1"),
     "low bits count twice": ("decode_dot.cuh", "c[i] = 2 * c[i] + d[i]", "c[i] = c[i] + 2 * d[i]"),
-    "a lane's second word": ("decode_dot.cuh", "words[lane + 32] = left_by_unit", "words[lane ^ 36] = left_by_unit"),
+    "a lane's second word": ("decode_dot.cuh", "products[lane + 32] = product_of", "products[lane ^ 36] = product_of"),
     "an unpacked bit": ("decode_dot.cuh", "2 * s + i / 2", "2 * s + i % 2"),
     "another group's scale": ("decode_dot.cuh", "lane / 4 * 4 + g)", "lane / 4 * 4)"),
     "scales associated otherwise": (
@@ -302,13 +303,17 @@ MUTANTS = {
         "__fmul_rn(sum, __fmul_rn(half_to_float((unsigned short)(word >> 16)), scale))",
         "__fmul_rn(__fmul_rn(sum, half_to_float((unsigned short)(word >> 16))), scale)",
     ),
-    "no correction": ("decode_input.cuh", "BIAS * 0x10001u - (unsigned)sums[i] * 0x10001u", "BIAS * 0x10001u"),
-    "planes transposed halfway": ("decode_input.cuh", "words[1] << 4 & 0xf0f0f0f0u", "words[1] << 4 & 0xf0f0f000u"),
+    "no correction": ("decode_input.cuh", "BIAS * 0x10001u - own_group(sums) * 0x10001u", "BIAS * 0x10001u"),
+    "planes transposed halfway": ("decode_input.cuh", "b << 4 & 0xf0f0f0f0u", "b << 4 & 0xf0f0f000u"),
+    "planes exchanged with the wrong lane": ("decode_input.cuh", "keep_half = third ?", "keep_half = second ?"),
+    "codes in their natural order": ("decode_input.cuh", "{low.y, low.w, high.y, high.w}", "{low.y, high.y, low.w, high.w}"),
+    "both halves in one place": ("decode_input.cuh", "[lane])[half] = make_uint2", "[lane])[0] = make_uint2"),
     "groups added backwards": ("decode.cu", "products[c * 16]", "products[(CHUNKS - 1 - c) * 16]"),
     "units read too early": ("decode.cu", "copy_async_wait<SLOTS - 1>()", "copy_async_wait<SLOTS>()"),
+    "a share's tiles from the wrong place": ("decode.cu", "SHARES / STEP * CHUNKS", "CHUNKS"),
     "rows past the last weight": ("decode.cu", "return row < n ? column + row : -1", "return column + row"),
     "rows past the live ones": ("decode.cu", "live = GATHER ? step_wanted(step) : step_rows(step)", "live = CAPACITY"),
-    "one buffer for all rounds": ("decode.cu", "BLOCK_TILES > ROUND ? 2 : 1", "1"),
+    "one buffer for all rounds": ("decode.cu", "ROUNDS > 1 ? 2 : 1", "1"),
 }
 
 
@@ -365,9 +370,11 @@ def test_deals_fit_and_take_every_tile(arch: int, rows: int) -> None:
                     continue
                 assert deal.shared <= target.shared_limit and 1 <= deal.slots <= deal.whole
                 assert deal.block_tiles % work.step == deal.round_tiles % work.step == 0
+                assert deal.round_tiles % deal.shares == 0 and deal.threads <= 1024
                 assert -(-work.tiles // deal.block_tiles) <= 132
-                if rows == 1 and arch == 90:
-                    assert 2 * (deal.shared + 1024) <= LIMITS[90] + 1024, "the next kernel's block fits beside it"
+                if rows == 1 and arch == 90 and planes == 1:
+                    beside = decode._spread("add", target)
+                    assert deal.shared + 1024 + beside + 1024 <= LIMITS[90] + 1024, "the next kernel's block fits"
 
 
 def linear_of(work: decode.Work, fmt: str) -> dict[str, int | float | str]:

@@ -118,7 +118,6 @@ __device__ __forceinline__ void fetch(Shared& shared, const Work& work, int slot
 // The oldest of this thread's units.
 __device__ __forceinline__ Unit take(const Shared& shared, int slot) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    copy_async_wait<SLOTS - 1>();
     Unit unit;
 #pragma unroll
     for (int j = 0; j < VECTORS; j++) unit.bits[j] = shared.bits[slot][warp][j][lane];
@@ -296,6 +295,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     extern __shared__ unsigned char shared_bytes[];
     Shared& shared = *(Shared*)shared_bytes;
     int warp = threadIdx.x / 32, share = warp / CHUNK_WARPS;
+    // Before the weights, whose copies it would otherwise queue behind.
+    reads_from_before_the_graph();
+    int live = GATHER ? step_wanted(step) : step_rows(step);
+    if (live > CAPACITY) live = CAPACITY;
     // As even as whole tiles go.
     int first = (int)blockIdx.x * (ALL_TILES / STEP) / (int)gridDim.x * STEP;
     int tiles = ((int)blockIdx.x + 1) * (ALL_TILES / STEP) / (int)gridDim.x * STEP - first;
@@ -309,9 +312,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     for (int i = 0; i < SLOTS; i++) fetch(shared, work, i, i);
     Values norm_weights;
     if (NORM && share < HALVES) load_groups(norm_weights, norm, warp % CHUNK_WARPS * 4 + share * OWN);
-    reads_from_before_the_graph();
-    int live = GATHER ? step_wanted(step) : step_rows(step);
-    if (live > CAPACITY) live = CAPACITY;
     wait_for_previous();
     // Not earlier: only now does every multiprocessor have one block of this kernel, and room for one of the next.
     let_next_start();

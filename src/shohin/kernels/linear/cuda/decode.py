@@ -1,4 +1,4 @@
-"""A few rows: a block a multiprocessor quantises the input and streams its share of the weights past it."""
+"""A few rows: each multiprocessor has a block that quantises the input and streams its share of the weights past it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ DECODE_ROWS, MOST_ROWS = 4, 8
 BINARY_ROWS = 2
 # Weights that a launch reads side by side.
 PARTS = 3
-# Shared memory that a block costs beside its own.
-BLOCK_SHARED = 1024
+# Shared memory that a block costs beside its own, and the step in which it is given.
+BLOCK_SHARED, SHARED_STEP = 1024, 128
 # Warps of a block: at most, and as many as several warps share a chunk of columns for.
 MOST_WARPS, SHARED_WARPS = 32, 16
 # Units a warp between barriers: as many as hide one, and the least (for one row) that rounds are cut down to for the
 # sake of slots.
-ROUND_UNITS, LEAST_UNITS = 8, 2
-FLOOR, ALONE = 77056, 115840
+ROUND_UNITS, LEAST_UNITS = 8, 6
 EPILOGUES = {"store": 0, "add": 1, "swiglu": 2}
 
 
@@ -133,7 +132,19 @@ def decode_launches(linear: Linear, target: Target) -> list[Launch]:
         arguments += [Plane(weight, "bits"), Plane(weight, "scales")]
     grid = (min(work.tiles // work.step, target.multiprocessors), 1, 1)
     source = "linear/cuda/decode.cu"
-    return [Launch(source, "decode", _constants(linear, deal), grid, deal.threads, tuple(arguments), max(deal.shared, ALONE if linear.epilogue == 'add' else FLOOR))]
+    shared = max(deal.shared, _spread(linear.epilogue, target))
+    return [Launch(source, "decode", _constants(linear, deal), grid, deal.threads, tuple(arguments), shared)]
+
+
+def _spread(epilogue: str, target: Target) -> int:
+    """Bytes of shared memory with which no multiprocessor takes two blocks of a kernel while another takes none.
+
+    While a kernel runs there is one block of it on each, and more than a third leaves room for one block of the next. A
+    product that is added may follow attention, which does not run on all of them, so it asks for more than half.
+    """
+    whole = target.shared_limit + BLOCK_SHARED
+    least = whole // (2 if epilogue == "add" else 3)
+    return least // SHARED_STEP * SHARED_STEP + SHARED_STEP - BLOCK_SHARED
 
 
 def _constants(linear: Linear, deal: Deal) -> dict[str, int | float | str]:
@@ -168,11 +179,11 @@ def _constants(linear: Linear, deal: Deal) -> dict[str, int | float | str]:
 def _deal(work: Work, target: Target) -> Deal | None:
     """Whole tiles a block, as even as they go over the multiprocessors; then as many units in flight as fit.
 
-    A block that leaves half of the shared memory free lets the next kernel's block start fetching beside it; only where
-    the rows alone need more does it get all. None where even that is too little.
+    A block that leaves what ``_spread`` asks for lets the next kernel's block start fetching beside it; only where the
+    rows alone need more does it get all. None where even that is too little.
     """
     block = -(-(work.tiles // work.step) // target.multiprocessors) * work.step
-    half = (target.shared_limit + BLOCK_SHARED) // 2 - BLOCK_SHARED
+    half = (target.shared_limit + BLOCK_SHARED) // 2 - BLOCK_SHARED - 2 * SHARED_STEP
     for room, slots in ((half, 2), (target.shared_limit, 2), (target.shared_limit, 1)):
         found = max(_deals(work, block, room, slots), key=lambda deal: deal.slots, default=None)
         if found is not None:
@@ -186,7 +197,7 @@ def _deals(work: Work, block: int, room: int, least_slots: int) -> Iterator[Deal
     step = work.step * shares // gcd(work.step, shares)
     count = -(-block // max(step, ROUND_UNITS * shares // step * step))
     most = -(-block // count // step) * step
-    least = max(step, LEAST_UNITS * shares // step * step)
+    least = max(step, max(1, LEAST_UNITS // work.rows) * shares // step * step)
     for tiles in range(most, min(most, least) - 1, -step):
         bare = Deal(work, block, shares, tiles, 0)
         slots = min(bare.whole, (room - bare.shared) // bare.unit_bytes)

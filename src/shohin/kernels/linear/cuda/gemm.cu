@@ -9,7 +9,7 @@
 // either way.
 //
 // Macros: PLANES (bits a weight), PARTS (weights side by side), EPILOGUE (0 store, 1 add, 2 swiglu: tiles of gate and
-// up alternate), GATHER, MT, NT, WM, WK, STAGE_GROUPS, STAGES, MIN_BLOCKS (blocks that a multiprocessor shall hold).
+// up alternate), NORM (sums are multiplied by the row's factor), GATHER, MT, NT, WM, WK, STAGE_GROUPS, STAGES, MIN_BLOCKS (blocks that a multiprocessor shall hold).
 
 #include "linear/cuda/whole.cuh"
 #include "ptx.cuh"
@@ -238,8 +238,8 @@ __device__ __forceinline__ void add_products(const Shared& shared, Sums& sums, i
     }
 }
 
-__device__ __forceinline__ void store(const Sums& sums, const Part (&parts)[3], float* out, int width, int first_tile,
-                                      int tiles, int first, int live) {
+__device__ __forceinline__ void store(const Sums& sums, const Part (&parts)[3], const float* factors, float* out,
+                                      int width, int first_tile, int tiles, int first, int live) {
     int warp = threadIdx.x / 32 % WM, share = threadIdx.x / (32 * WM), lane = threadIdx.x % 32;
 #pragma unroll
     for (int mt = 0; mt < (EPILOGUE == 2 ? 1 : MT); mt++) {
@@ -255,16 +255,20 @@ __device__ __forceinline__ void store(const Sums& sums, const Part (&parts)[3], 
                 int row = place.tile * 16 + lane / 4 + i / 2 * 8, token = first + nt * 8 + lane % 4 * 2 + i % 2;
                 if (nt >= NT || row >= part.rows || token >= live) continue;
                 float* target = out + (long long)token * width + part.column + row;
-                float sum = sums[mt][j][i];
+                float factor = NORM ? factors[token] : 1.0f, sum = sums[mt][j][i];
+                if (NORM) sum = __fmul_rn(sum, factor);
                 if (EPILOGUE == 1) sum = __fadd_rn(*target, sum);
-                if (EPILOGUE == 2) sum = __fmul_rn(__fdiv_rn(sum, __fadd_rn(1.0f, expf(-sum))), sums[MT - 1][j][i]);
+                if (EPILOGUE == 2) {
+                    float up = NORM ? __fmul_rn(sums[MT - 1][j][i], factor) : sums[MT - 1][j][i];
+                    sum = __fmul_rn(__fdiv_rn(sum, __fadd_rn(1.0f, expf(-sum))), up);
+                }
                 *target = sum;
             }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-    gemm(const int* step, const uint4* codes, const float4* records, float* out, const uint4* bits0,
+    gemm(const int* step, const uint4* codes, const float4* records, const float* factors, float* out, const uint4* bits0,
          const unsigned* scales0, const uint4* bits1, const unsigned* scales1, const uint4* bits2,
          const unsigned* scales2, int rows0, int rows1, int rows2, int column, int width, int groups, int tiles,
          int capacity) {
@@ -323,7 +327,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             __syncthreads();
             add_products(shared, sums, parity ^ 1);
         }
-        store(sums, parts, out, width, tile % across * TILES, tiles, tile / across * TOKENS, live);
+        store(sums, parts, factors, out, width, tile % across * TILES, tiles, tile / across * TOKENS, live);
     }
     copy_async_wait<0>();
 }

@@ -128,10 +128,11 @@ def gemm_launches(linear: Linear, target: Target) -> list[Launch]:
     step = max(8 * cut.nt for cut in cuts)
     capacity = -(-rows // step) * step
     chunks = -(-groups // 4)
-    codes, records = target.scratch(chunks * 512 * capacity), target.scratch(chunks * 32 * capacity)
-    made = [_quantise(linear, target, groups, capacity, (codes, records))]
+    # Codes, records and the norm's factors (quantise.cu).
+    places = tuple(target.scratch(size * capacity) for size in (chunks * 512, chunks * 32, 4))
+    made = [_quantise(linear, target, groups, capacity, places)]
     for part, shape, cut in zip(parts, shapes, cuts, strict=True):
-        made.append(_multiply(part, shape, cut, capacity, (codes, records), target))
+        made.append(_multiply(part, shape, cut, capacity, places, target))
     return made
 
 
@@ -146,7 +147,7 @@ def _tiles(linear: Linear) -> int:
     return sum(TileShape(w.shape[0], w.shape[1], 1).tiles for w in linear.weights)
 
 
-def _quantise(linear: Linear, target: Target, groups: int, capacity: int, places: tuple[Scratch, Scratch]) -> Launch:
+def _quantise(linear: Linear, target: Target, groups: int, capacity: int, places: tuple[Scratch, ...]) -> Launch:
     rows = target.wanted if linear.gather else target.rows
     # Few rows want all of them at once, many rows want blocks that share a multiprocessor.
     threads = min(512 if rows <= 2 * target.multiprocessors else 256, 32 * -(-groups // 2))
@@ -161,7 +162,7 @@ def _quantise(linear: Linear, target: Target, groups: int, capacity: int, places
 
 
 def _multiply(
-    linear: Linear, shape: Product, cut: Blocking, capacity: int, places: tuple[Scratch, Scratch], target: Target
+    linear: Linear, shape: Product, cut: Blocking, capacity: int, places: tuple[Scratch, ...], target: Target
 ) -> Launch:
     stages = _stages(cut, shape, target)
     weights = (*linear.weights, *(linear.weights[0],) * (PARTS - len(linear.weights)))
@@ -169,6 +170,7 @@ def _multiply(
         "PLANES": shape.planes,
         "PARTS": len(linear.weights),
         "EPILOGUE": EPILOGUES[linear.epilogue],
+        "NORM": int(linear.norm is not None),
         "GATHER": int(linear.gather),
         "MT": cut.mt,
         "NT": cut.nt,

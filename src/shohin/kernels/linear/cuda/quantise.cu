@@ -1,5 +1,5 @@
-// Rows of activations as int8 for gemm.cu, one block a row, one reading of it. The norm's weight goes into the codes
-// and its factor into the scales, so that codes are written before the factor is known.
+// Rows of activations as int8 for gemm.cu, one block a row, one reading of it. The norm's weight goes into the codes,
+// its factor, one a row, is left for the products' sums.
 //
 // codes: bytes [pair of groups of 128][capacity rows][256]. Weight 32 q + 8 b + i of a group is byte 32 q + 4 i + b
 // of its 128: a lane of the matrix product finds the 32 codes that meet its word of weight bits side by side. Odd
@@ -56,7 +56,7 @@ __device__ __forceinline__ void quantise_group(const Groups& kept, unsigned char
 }
 
 extern "C" __global__ void quantise(const int* step, const float* x, const float* norm, unsigned char* codes,
-                                    float* records, int groups, float eps, int capacity) {
+                                    float* records, float* factors, int groups, float eps, int capacity) {
     extern __shared__ unsigned char shared_bytes[];
     Groups kept = {(unsigned*)shared_bytes, (int*)shared_bytes + groups, (float*)shared_bytes + 2 * groups};
     int row = blockIdx.x, lanes = blockDim.x / 16;
@@ -88,11 +88,14 @@ extern "C" __global__ void quantise(const int* step, const float* x, const float
         }
     }
     __syncthreads();
-    float factor = NORM ? norm_factor(kept.squares, groups, eps) : 1.0f;
+    if (NORM && threadIdx.x < 32) {
+        float factor = norm_factor(kept.squares, groups, eps);
+        if (threadIdx.x == 0) factors[row] = factor;
+    }
     for (int group = threadIdx.x; group < (groups + 3) / 4 * 4; group += blockDim.x) {
         float* record = records + ((long long)group * (capacity / 2) + row / 2) * 4 + row % 2;
         bool there = group < groups;
-        record[0] = there ? group_scale(kept.peaks[group], factor) : 0.0f;
+        record[0] = there ? group_scale(kept.peaks[group]) : 0.0f;
         record[2] = WHOLE + (there ? (float)kept.sums[group] : 0.0f);
     }
 }

@@ -1,6 +1,5 @@
 // The int8 quantiser of every linear kernel: one arithmetic, so that a row has the same codes, scales and norm factor
-// whichever kernel multiplies it. 16 consecutive lanes hold a group of 128 values, 8 each. linear/reference.py has the
-// plain version.
+// whichever kernel multiplies it. linear/reference.py has the plain version.
 #pragma once
 
 #include "ptx.cuh"
@@ -16,36 +15,30 @@ struct GroupStatistics {
     float squares;
 };
 
-// Over the 16 lanes that share a group, for COUNT groups whose exchanges run beside each other. As integers the bits of
-// |x| order like numbers, and NaN above everything.
-template <int COUNT, bool SQUARES = true>
-__device__ __forceinline__ void group_statistics(GroupStatistics (&s)[COUNT], const float (&x)[COUNT][8],
-                                                 const float (&v)[COUNT][8]) {
+__device__ __forceinline__ float four_squares(const float (&x)[4]) {
+    float sum = 0.0f;
 #pragma unroll
-    for (int n = 0; n < COUNT; n++) {
-        s[n] = {0, 0.0f};
+    for (int i = 0; i < 4; i++) sum = fmaf(x[i], x[i], sum);
+    return sum;
+}
+
+// Over the 16 lanes that share a group, of 8 values each. As integers the bits of |x| order like numbers, and NaN above
+// everything. Squares are added four by four, and these by neighbours, pairs of neighbours and so on.
+__device__ __forceinline__ GroupStatistics group_statistics(const float (&x)[8], const float (&v)[8]) {
+    const float low[4] = {x[0], x[1], x[2], x[3]}, high[4] = {x[4], x[5], x[6], x[7]};
+    GroupStatistics s = {0, __fadd_rn(four_squares(low), four_squares(high))};
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            unsigned size = __float_as_uint(v[n][i]) & 0x7fffffffu;
-            s[n].peak = s[n].peak > size ? s[n].peak : size;
-            if (SQUARES) s[n].squares = fmaf(x[n][i], x[n][i], s[n].squares);
-        }
+    for (int i = 0; i < 8; i++) {
+        unsigned size = __float_as_uint(v[i]) & 0x7fffffffu;
+        s.peak = s.peak > size ? s.peak : size;
     }
 #pragma unroll
     for (int step = 1; step < 16; step *= 2) {
-#pragma unroll
-        for (int n = 0; n < COUNT; n++) {
-            unsigned other = __shfl_xor_sync(WHOLE_WARP, s[n].peak, step);
-            s[n].peak = s[n].peak > other ? s[n].peak : other;
-            if (SQUARES) s[n].squares = __fadd_rn(s[n].squares, __shfl_xor_sync(WHOLE_WARP, s[n].squares, step));
-        }
+        unsigned other = __shfl_xor_sync(WHOLE_WARP, s.peak, step);
+        s.peak = s.peak > other ? s.peak : other;
+        s.squares = __fadd_rn(s.squares, __shfl_xor_sync(WHOLE_WARP, s.squares, step));
     }
-}
-
-__device__ __forceinline__ GroupStatistics group_statistics(const float (&x)[8], const float (&v)[8]) {
-    GroupStatistics s[1];
-    group_statistics<1>(s, reinterpret_cast<const float(&)[1][8]>(x), reinterpret_cast<const float(&)[1][8]>(v));
-    return s[0];
+    return s;
 }
 
 // 127 / peak, or 0 where a group has no codes: silent, or not finite.
@@ -77,38 +70,20 @@ __device__ __forceinline__ unsigned peak_of(const float (&v)[4]) {
     return __float_as_uint(max_or_nan(pair, max_or_nan(fabsf(v[2]), fabsf(v[3]))));
 }
 
-__device__ __forceinline__ float four_squares(const float (&x)[4]) {
-    float sum = 0.0f;
+// The sum of a group's 128 codes, in every one of its 16 lanes.
+__device__ __forceinline__ int group_sum(uint2 codes) {
+    int sum = __dp4a((int)codes.x, 0x01010101, __dp4a((int)codes.y, 0x01010101, 0));
 #pragma unroll
-    for (int i = 0; i < 4; i++) sum = fmaf(x[i], x[i], sum);
+    for (int step = 1; step < 16; step *= 2) sum += __shfl_xor_sync(WHOLE_WARP, sum, step);
     return sum;
 }
 
-// Sums of the 128 codes of COUNT groups, in every one of a group's 16 lanes.
-template <int COUNT>
-__device__ __forceinline__ void group_sums(int (&sums)[COUNT], const uint2 (&codes)[COUNT]) {
-#pragma unroll
-    for (int n = 0; n < COUNT; n++)
-        sums[n] = __dp4a((int)codes[n].x, 0x01010101, __dp4a((int)codes[n].y, 0x01010101, 0));
-#pragma unroll
-    for (int step = 1; step < 16; step *= 2)
-#pragma unroll
-        for (int n = 0; n < COUNT; n++) sums[n] += __shfl_xor_sync(WHOLE_WARP, sums[n], step);
-}
-
-__device__ __forceinline__ int group_sum(uint2 codes) {
-    const uint2 one[1] = {codes};
-    int sum[1];
-    group_sums<1>(sum, one);
-    return sum[0];
-}
-
-// What the codes are multiplied by: peak / 127; 0 for a silent group, NaN where a value was not finite. RMSNorm's factor
-// comes last, over the sum of all groups.
-__device__ __forceinline__ float group_scale(unsigned peak) {
+// What the codes are multiplied by: factor * peak / 127; 0 for a silent group, NaN where a value was not finite. Products in
+// tiles leave RMSNorm's factor out of it, and multiply the sum of all groups instead.
+__device__ __forceinline__ float group_scale(unsigned peak, float factor = 1.0f) {
     float a = __uint_as_float(peak);
     if (peak >= INFINITE) return __uint_as_float(0x7fffffffu);
-    return a >= SILENT ? __fdiv_rn(a, 127.0f) : 0.0f;
+    return a >= SILENT ? __fdiv_rn(__fmul_rn(factor, a), 127.0f) : 0.0f;
 }
 
 // 1 / sqrt(mean of squares + eps) from the sums of ``groups`` groups, in every lane of a warp: a lane adds its groups
