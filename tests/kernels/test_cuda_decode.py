@@ -306,7 +306,11 @@ MUTANTS = {
     "no correction": ("decode_input.cuh", "BIAS * 0x10001u - own_group(sums) * 0x10001u", "BIAS * 0x10001u"),
     "planes transposed halfway": ("decode_input.cuh", "b << 4 & 0xf0f0f0f0u", "b << 4 & 0xf0f0f000u"),
     "planes exchanged with the wrong lane": ("decode_input.cuh", "keep_half = third ?", "keep_half = second ?"),
-    "codes in their natural order": ("decode_input.cuh", "{low.y, low.w, high.y, high.w}", "{low.y, high.y, low.w, high.w}"),
+    "codes in their natural order": (
+        "decode_input.cuh",
+        "{low.y, low.w, high.y, high.w}",
+        "{low.y, high.y, low.w, high.w}",
+    ),
     "both halves in one place": ("decode_input.cuh", "[lane])[half] = make_uint2", "[lane])[0] = make_uint2"),
     "groups added backwards": ("decode.cu", "products[c * 16]", "products[(CHUNKS - 1 - c) * 16]"),
     "units read too early": ("decode.cu", "copy_async_wait<SLOTS - 1>()", "copy_async_wait<SLOTS>()"),

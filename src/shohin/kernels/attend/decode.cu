@@ -226,17 +226,19 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     reads_from_before_the_graph();
     int split = blockIdx.x, head = blockIdx.y, m = blockIdx.z;
     int position = m < step_rows(step) ? step_position(step, m) : -1;
-    int sequence = position < 0 ? 0 : step_sequence(step, m), chunks = position < 0 ? 0 : position / CHUNK + 1;
+    int chunks = position < 0 ? 0 : position / CHUNK + 1;
+    // A block without keys gives its place to one that has some.
+    if (split >= chunks) return;
+    int sequence = step_sequence(step, m);
     // With one row this token's own key and value come from the projection.
     const Place place = {step, {keys, values, key_scales, value_scales}, head, sequence, position, position - FUSED};
-    if (FUSED && split < chunks) {
+    if (FUSED) {
         fetch<0>(shared, place, split);
         fetch<1>(shared, place, split);
     }
-    const float* angles = rope + (long long)(position < 0 ? 0 : position) * HD;
+    const float* angles = rope + (long long)position * HD;
     Turn turn = turn_of(threadIdx.x / 32 < GROUP ? q_norm : k_norm, angles);
     wait_for_previous();
-    if (split >= chunks) return;
     if (!FUSED) {
         fetch<0>(shared, place, split);
         fetch<1>(shared, place, split);

@@ -125,12 +125,10 @@ __device__ __forceinline__ Unit take(const Shared& shared, int slot) {
     return unit;
 }
 
-// What this warp multiplies its weights by.
+// What this warp multiplies its weights by, where it is kept in registers.
 struct Operand {
 #if BINARY
     Columns columns[PASSES][CAPACITY];
-#else
-    Fragments fragments;
 #endif
 };
 
@@ -184,13 +182,17 @@ __device__ __forceinline__ void quantise(Shared& shared, Operand& operand, const
             for (int r = 0; r < BATCH; r++)
                 if (base + r < live) quantise_row(shared, operand, pass, base + r, values[r], weights);
         }
+#if !BINARY
+        __syncwarp();
+        arrange(shared.staged[chunk], half);
+#endif
     }
 }
 
 // Reads what the warps that share a chunk have left.
 __device__ __forceinline__ void load_operand(const Shared& shared, Operand& operand) {
-    int chunk = threadIdx.x / 32 % CHUNK_WARPS;
 #if BINARY
+    int chunk = threadIdx.x / 32 % CHUNK_WARPS;
     if (ALONE) return;
 #pragma unroll
     for (int pass = 0; pass < PASSES; pass++)
@@ -198,8 +200,6 @@ __device__ __forceinline__ void load_operand(const Shared& shared, Operand& oper
         for (int m = 0; m < CAPACITY; m++)
             if (CHUNKS % CHUNK_WARPS == 0 || pass * CHUNK_WARPS + chunk < CHUNKS)
                 operand.columns[pass][m] = load_columns(shared.input, m, pass * CHUNK_WARPS + chunk);
-#else
-    if (PASSES == 1) load_fragments(operand.fragments, shared.staged[chunk]);
 #endif
 }
 
@@ -263,9 +263,6 @@ __device__ __forceinline__ void multiply(Shared& shared, Operand& operand, const
 #pragma unroll
     for (int pass = 0; pass < PASSES; pass++) {
         int chunk = pass * CHUNK_WARPS + warp % CHUNK_WARPS;
-#if !BINARY
-        if (PASSES > 1) load_fragments(operand.fragments, shared.staged[chunk]);
-#endif
         if (CHUNKS % CHUNK_WARPS != 0 && chunk >= CHUNKS) break;
         float4* target = products[0] + (share * CHUNKS + chunk) * 16;
 #pragma unroll 1
@@ -277,7 +274,7 @@ __device__ __forceinline__ void multiply(Shared& shared, Operand& operand, const
             for (int m = 0; m < CAPACITY; m++)
                 if (m < live) binary_unit(weight, operand.columns[pass][m], planes, (float*)(target + m * STRIDE));
 #else
-            int8_unit(weight, shared.staged[chunk], operand.fragments, (float*)target, STRIDE * 4);
+            int8_unit(weight, shared.staged[chunk], (float*)target, STRIDE * 4);
 #endif
             if (WHOLE)
                 copy_async_commit();

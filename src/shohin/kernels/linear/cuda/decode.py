@@ -69,13 +69,17 @@ class Work:
 
 @dataclass(frozen=True)
 class Deal:
-    """How work is dealt: tiles a block and a round, warps that share a chunk, units in flight a warp."""
+    """How work is dealt: tiles a block and a round, warps that share a chunk, units in flight a warp.
+
+    beside: whether a block leaves room for one of the next kernel.
+    """
 
     work: Work
     block_tiles: int
     shares: int
     round_tiles: int
     slots: int
+    beside: bool = True
 
     @property
     def threads(self) -> int:
@@ -163,7 +167,7 @@ def _constants(linear: Linear, deal: Deal) -> dict[str, int | float | str]:
         "BINARY": int(work.binary),
         "CHUNK_WARPS": work.chunk_warps,
         "SHARES": deal.shares,
-        "MIN_BLOCKS": max(1, 1024 // deal.threads),
+        "MIN_BLOCKS": max(1, 1024 // deal.threads) if deal.beside else 1,
         "SLOTS": deal.slots,
         "ROUND": deal.round_tiles,
         "BLOCK_TILES": deal.block_tiles,
@@ -187,7 +191,7 @@ def _deal(work: Work, target: Target) -> Deal | None:
     for room, slots in ((half, 2), (target.shared_limit, 2), (target.shared_limit, 1)):
         found = max(_deals(work, block, room, slots), key=lambda deal: deal.slots, default=None)
         if found is not None:
-            return found
+            return replace(found, beside=room == half)
     return None
 
 

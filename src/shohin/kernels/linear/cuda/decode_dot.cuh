@@ -85,12 +85,17 @@ __device__ __forceinline__ unsigned unpacked(unsigned high, unsigned low, int i)
 
 // All rows of the input at once: column m of the product is row m. products: those of row 0, ``stride`` before those of
 // row 1.
-__device__ __forceinline__ void int8_unit(const Unit& unit, const Staged& rows, const Fragments& b, float* products,
-                                          int stride) {
+__device__ __forceinline__ void int8_unit(const Unit& unit, const Staged& rows, float* products, int stride) {
     int lane = threadIdx.x % 32, row = lane / 4, q = lane % 4;
     float made[4][4];
 #pragma unroll
     for (int g = 0; g < 4; g++) {
+        uint4 b[2] = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
+        if (row < CAPACITY) {
+            const uint4* codes = (const uint4*)&rows.codes[row < CAPACITY ? row : 0][g * 32 + q * 8];
+            b[0] = codes[0], b[1] = codes[1];
+        }
+        const unsigned columns[8] = {b[0].x, b[0].y, b[0].z, b[0].w, b[1].x, b[1].y, b[1].z, b[1].w};
         unsigned high[2] = {word_of(unit.bits[g / 2], g, 0), word_of(unit.bits[g / 2], g, 1)}, low[2] = {0, 0};
         if (PLANES == 2)
 #pragma unroll
@@ -98,7 +103,7 @@ __device__ __forceinline__ void int8_unit(const Unit& unit, const Staged& rows, 
         int c[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int s = 0; s < 4; s++) {
-            unsigned a[4], column[2] = {b[g][2 * s], b[g][2 * s + 1]};
+            unsigned a[4], column[2] = {columns[2 * s], columns[2 * s + 1]};
 #pragma unroll
             for (int i = 0; i < 4; i++) a[i] = unpacked(high[i % 2], low[i % 2], 2 * s + i / 2);
             mma_s8(c, a, column);

@@ -159,18 +159,15 @@ __device__ __forceinline__ void put_row(Staged& rows, int m, int half, const Cod
     if (lane < OWN) rows.offsets[m][first + lane] = codes.offset, rows.scales[m][first + lane] = codes.scale;
 }
 
-// Word i of a group has codes 32 q + i + 8 b, b = 0 to 3, of row lane / 4, q being lane % 4.
-using Fragments = unsigned[4][8];
-
-__device__ __forceinline__ void load_fragments(Fragments& made, const Staged& rows) {
+// Lane 4 m + q turns its eight words of row m, for each group of this warp, from four codes side by side into what it
+// feeds to the matrix units: word i has codes 32 q + i + 8 b, b = 0 to 3.
+__device__ __forceinline__ void arrange(Staged& rows, int half) {
     int lane = threadIdx.x % 32, m = lane / 4;
+    if (m >= CAPACITY) return;
 #pragma unroll
-    for (int g = 0; g < 4; g++) {
-        uint4 low = make_uint4(0, 0, 0, 0), high = low;
-        if (m < CAPACITY) {
-            const uint4* words = (const uint4*)&rows.codes[m < CAPACITY ? m : 0][g * 32 + lane % 4 * 8];
-            low = words[0], high = words[1];
-        }
+    for (int g = 0; g < OWN; g++) {
+        uint4* words = (uint4*)&rows.codes[m][(half * OWN + g) * 32 + lane % 4 * 8];
+        uint4 low = words[0], high = words[1];
         // Words 0, 2, 4, 6 have codes 0 to 3 of each eight, the others 4 to 7.
         const unsigned natural[2][4] = {{low.x, low.z, high.x, high.z}, {low.y, low.w, high.y, high.w}};
 #pragma unroll
@@ -178,8 +175,8 @@ __device__ __forceinline__ void load_fragments(Fragments& made, const Staged& ro
             const unsigned(&n)[4] = natural[h];
             unsigned a = __byte_perm(n[0], n[1], 0x5140), b = __byte_perm(n[2], n[3], 0x5140);
             unsigned c = __byte_perm(n[0], n[1], 0x7362), d = __byte_perm(n[2], n[3], 0x7362);
-            made[g][4 * h] = __byte_perm(a, b, 0x5410), made[g][4 * h + 1] = __byte_perm(a, b, 0x7632);
-            made[g][4 * h + 2] = __byte_perm(c, d, 0x5410), made[g][4 * h + 3] = __byte_perm(c, d, 0x7632);
+            words[h] = make_uint4(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632), __byte_perm(c, d, 0x5410),
+                                  __byte_perm(c, d, 0x7632));
         }
     }
 }
