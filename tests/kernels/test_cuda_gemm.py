@@ -369,7 +369,8 @@ def sample(arch: int, limit: int) -> list[Launch]:
     made = {}
     for shape, cut, stages in plans(target):
         macros = {"MT": cut.mt, "NT": cut.nt, "WM": cut.wm, "WK": cut.wk, "STAGES": stages}
-        macros |= {"PLANES": shape.planes, "PARTS": 1, "EPILOGUE": 2 * shape.paired, "NORM": int(shape.paired), "GATHER": 0}
+        macros |= {"PLANES": shape.planes, "PARTS": 1, "EPILOGUE": 2 * shape.paired, "GATHER": 0}
+        macros |= {"NORM": int(shape.paired)}
         macros |= {"STAGE_GROUPS": cut.stage_groups, "MIN_BLOCKS": cut.resident(stages, target)}
         if shape.rows in (64, 512) and shape.tiles == 24576 // 16:
             made[(cut, shape.paired)] = Launch("linear/cuda/gemm.cu", "gemm", macros, (1, 1, 1), cut.threads, ())

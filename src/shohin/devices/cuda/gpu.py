@@ -126,8 +126,8 @@ class Gpu:
         return kernels
 
     def _set_shared(self, kernel: Any, source: Source) -> None:
-        """More than 48 KB of dynamic shared memory must be asked for. Every kernel gets all that a multiprocessor has: one
-        that is divided otherwise can't take a block of the next kernel, which then doubles up where nothing runs.
+        """More than 48 KB of dynamic shared memory must be asked for. Every kernel wants all that a multiprocessor has:
+        one that is divided otherwise can't take a block of the next kernel, which then doubles up elsewhere.
         """
         attributes = self._api.CUfunction_attribute
         self._set(kernel, source, attributes.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100)
