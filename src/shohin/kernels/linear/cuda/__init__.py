@@ -2,54 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from shohin.devices import Buffer, Weight
 from shohin.devices.cuda.launch import Launch, Target
+from shohin.kernels.linear.cuda.decode import decode_launches, takes
+from shohin.kernels.linear.cuda.gemm import gemm_launches
+from shohin.kernels.linear.cuda.linear import TILES, Linear
+from shohin.kernels.linear.cuda.plain import plain_launches
 
 __all__ = ["Linear", "linear_launches"]
-
-TILES = ("tiles1", "tiles2")
-
-
-@dataclass(frozen=True, eq=False)
-class Linear:
-    """What the linear ops have in common: x [rows, K], normed where ``norm`` is given, times weights [N, K].
-
-    epilogue: ``store`` (the weights' rows side by side in out), ``add`` (out += one weight's product) or ``swiglu``
-    (weights are gate and up). gather: row i of out belongs to row ``wanted[i]`` of x. activations: ``int8``, ``exact``.
-    column: where this weight's part of a stored row begins; width: values in a row of out.
-    """
-
-    x: Buffer
-    norm: Weight | None
-    weights: tuple[Weight, ...]
-    out: Buffer
-    epilogue: str
-    activations: str
-    eps: float = 1.0
-    gather: bool = False
-    column: int = 0
-
-    def split(self, count: int) -> tuple[Linear, Linear]:
-        """The first ``count`` stored weights, and the rest."""
-        column = self.column + sum(w.shape[0] for w in self.weights[:count])
-        return replace(self, weights=self.weights[:count]), replace(self, weights=self.weights[count:], column=column)
-
-    @property
-    def width(self) -> int:
-        """Values in a row of out."""
-        return self.out.shape[-1]
-
-    @property
-    def same_format(self) -> bool:
-        """Whether all weights have one format."""
-        return len({w.format.name for w in self.weights}) == 1
-
-    @property
-    def layout(self) -> str:
-        """The layout that all weights share."""
-        return str(self.weights[0].storage.layout)
 
 
 def linear_launches(linear: Linear, target: Target) -> list[Launch]:
@@ -57,18 +18,9 @@ def linear_launches(linear: Linear, target: Target) -> list[Launch]:
     parts = _by_layout(linear)
     if len(parts) > 1:
         return [launch for part in parts for launch in linear_launches(part, target)]
-    from shohin.kernels.linear.cuda.decode import decode_launches, takes
-
-    tiles = linear.layout in TILES and linear.activations == "int8" and linear.same_format
-    if tiles and takes(linear, target):
-        return decode_launches(linear, target)
-    if tiles:
-        from shohin.kernels.linear.cuda.gemm import gemm_launches
-
-        return gemm_launches(linear, target)
-    from shohin.kernels.linear.cuda.plain import plain_launches
-
-    return plain_launches(linear, target)
+    if linear.layout not in TILES or linear.activations != "int8" or not linear.same_format:
+        return plain_launches(linear, target)
+    return decode_launches(linear, target) if takes(linear, target) else gemm_launches(linear, target)
 
 
 def _by_layout(linear: Linear) -> list[Linear]:

@@ -8,7 +8,7 @@ from math import gcd
 
 from shohin.devices.cuda.launch import STEP, Argument, Launch, Plane, Target
 from shohin.devices.cuda.packing import LAYOUTS, TileShape
-from shohin.kernels.linear.cuda import Linear
+from shohin.kernels.linear.cuda.linear import Linear
 
 __all__ = ["DECODE_ROWS", "MOST_ROWS", "decode_launches", "takes"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shohin.devices.cuda.launch import STEP, Argument, Launch, Plane, Target
-from shohin.kernels.linear.cuda import Linear
+from shohin.kernels.linear.cuda.linear import Linear
 
 __all__ = ["f32_launches"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shohin.devices.cuda.launch import STEP, Argument, Launch, Plane, Scratch, Target
 from shohin.devices.cuda.packing import LAYOUTS, TileShape
-from shohin.kernels.linear.cuda import Linear
+from shohin.kernels.linear.cuda.linear import Linear
 
 __all__ = ["Blocking", "Product", "gemm_launches"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from shohin.devices import Weight
 from shohin.devices.cuda.launch import STEP, Argument, Launch, Plane, Target
 from shohin.devices.cuda.packing import LAYOUTS
-from shohin.kernels.linear.cuda import TILES, Linear
+from shohin.kernels.linear.cuda.linear import TILES, Linear
 
 __all__ = ["plain_launches", "planes_of"]
 
