@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 from doors.conftest import BENCH_KEYS
-from shohin.devices import Device, device
+from shohin.devices import Device, Step, device
 from shohin.errors import BadRequest
 from shohin.formats import ModelShape, Yarn, synthetic_weights
 from shohin.models import Model, build
-from shohin.serve import bandwidth, benchmark
+from shohin.serve import bandwidth, benchmark, waiting
 from shohin.serve.bandwidth import read_bandwidth
 from shohin.serve.benchmark import Load, run_bench
+from shohin.serve.cli.bench import floors
+from shohin.serve.waiting import wait_seconds
 
 SHAPE = ModelShape("bench", 128, 2, 2, 1, 256, head=64, vocabulary=384, yarn=Yarn(4.0, 64), context=128)
 
@@ -39,6 +41,41 @@ def test_fields_and_their_relations(model: Model) -> None:
     floor = found["bytes_per_token"] / 1e9
     assert found["decode_over_floor"] == pytest.approx(found["decode_tokens_per_s"] * floor)
     assert (found["device"], found["activations"], found["kv"], found["threads"]) == ("host", "int8", "f16", None)
+
+
+def test_floors_of_a_chain(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Embedding, five phases in each of two layers, head and pick."""
+    monkeypatch.setattr(benchmark, "wait_seconds", lambda _device, inside: 1e-6 if inside else 5e-7)
+    found = run_bench(model, Load(4, 2), bandwidth=gigabyte_a_second)
+    assert (found["phases"], found["phase_us"], found["barrier_us"]) == (13, 0.5, 1.0)
+    assert found["chain_floor_us"] == pytest.approx(6.5)
+    assert found["stream_floor_us"] == pytest.approx(found["bytes_per_token"] / 1e3)
+    told = floors(found)
+    assert "0.5" in told[1] and "6.5 us of 13 phases" in told[1]
+    monkeypatch.setattr(benchmark, "wait_seconds", lambda _device, inside: None)
+    found = run_bench(model, Load(4, 2), bandwidth=gigabyte_a_second)
+    assert found["chain_floor_us"] is None and len(floors(found)) == 1
+
+
+def test_waiting_leaves_out_what_a_play_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plays of 1 ms and 1 us a phase."""
+    now = [0.0]
+
+    class Clocked:
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        def play(self, _step: Step) -> None:
+            now[0] += 1e-3 + self.count * 1e-6
+
+    monkeypatch.setattr(waiting, "_chain", lambda _device, count, _inside: Clocked(count))
+    monkeypatch.setattr(waiting, "perf_counter", lambda: now[0])
+    assert wait_seconds(device("host")) == pytest.approx(1e-6)
+
+
+def test_a_device_without_phases_has_no_chain() -> None:
+    pytest.importorskip("shohin._core", reason="the native core is not built")
+    assert wait_seconds(device("cpu", threads=1)) is None
 
 
 def test_bytes_are_those_of_the_files_format(model: Model) -> None:

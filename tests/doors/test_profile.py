@@ -75,9 +75,22 @@ def test_layer_profile(capsys: pytest.CaptureFixture[str]) -> None:
     assert np.array_equal(plain, profiled)
     lines = out.getvalue().splitlines()
     assert [line for line in lines if re.fullmatch(r"layer \d\d = \d+\.\d{3}ms", line)] == lines[1:4]
-    assert re.fullmatch(r"layers: total \S+\.\d{3}ms, avg \S+\.\d{3}ms, min \S+\.\d{3}ms, max \S+\.\d{3}ms", lines[4])
+    summary = r"layers: total (\S+\.\d{3})ms, avg \S+\.\d{3}ms, min \S+\.\d{3}ms, max \S+\.\d{3}ms, (\S+\.\d) GB/s"
+    assert re.fullmatch(summary, lines[4])
     assert re.fullmatch(r"tail \(norm\+lmhead\+argmax\) = \d+\.\d{3}ms", lines[5])
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.row("S0.33")
+def test_layer_profile_counts_the_matrices_of_the_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of 8 x 8 float32 in 3 x 0.1 us: 768 bytes, 2.56 GB/s; table, norms and head are no layer's."""
+    device, out = Host(), io.StringIO()
+    tape = small_tape(device)
+    ticket, _ = tape.profile(Step.of([3]), ["logits"])
+    times = [("embed", 1.0), *((f"layer {i}", 1e-7) for i in range(3)), ("tail", 1.0)]
+    monkeypatch.setattr(tape, "profile", lambda *_: (ticket, times))
+    LayerProfile(out).play(tape, Step.of([3]), ["logits"])
+    assert out.getvalue().splitlines()[4].endswith(", 2.6 GB/s")
 
 
 @pytest.mark.row("S0.34")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import prod
 from typing import Any
 
@@ -16,7 +18,21 @@ __all__ = ["Apart"]
 
 
 class Apart(Device):
-    """``storage`` of a buffer is the device's own handle; the first values of one are a handle's beginning."""
+    """``storage`` of a buffer is the device's own handle; the first values of one are a handle's beginning.
+
+    progress(done, total): told of every kernel that is compiled.
+    """
+
+    progress: Callable[[int, int], None] | None = None
+
+    @contextmanager
+    def telling(self, progress: Callable[[int, int], None]) -> Iterator[None]:
+        """Tell ``progress`` of the kernels that are compiled meanwhile."""
+        before, self.progress = self.progress, progress
+        try:
+            yield
+        finally:
+            self.progress = before
 
     @property
     def runs_ahead(self) -> bool:

@@ -16,6 +16,7 @@ from shohin.generate import SamplingParams, generate
 from shohin.models import Model
 from shohin.serve.bandwidth import read_bandwidth
 from shohin.serve.peak_memory import peak_memory_bytes
+from shohin.serve.waiting import wait_seconds
 
 __all__ = ["Load", "run_bench"]
 
@@ -65,6 +66,9 @@ def run_bench(
     bytes_per_token: of the file's format, all layers and the head. read_bandwidth_gb_s: 10^9 bytes a second, what the
     same threads read here and now. decode_over_floor: tokens a second over those that this bandwidth allows, so 1 is
     the best there is. peak_memory_bytes: of the process, before the bandwidth was measured.
+    stream_floor_us: microseconds of a token's bytes at that bandwidth. phases: dependent calls of a decoded token;
+    phase_us: what one costs empty, measured here and now; chain_floor_us: all of them; barrier_us: what a barrier over
+    all blocks of one launch costs instead. The last three are None where the device has no such phases.
     device, kernels, threads (None where the device has none), activations, kv, prompt_tokens, generated_tokens, repeat.
 
     BadRequest where prompt and answer do not fit the context; errors of ``generate`` otherwise.
@@ -92,6 +96,8 @@ def run_bench(
         "bytes_per_token": model.bytes_per_token,
         "read_bandwidth_gb_s": speed / 1e9,
         "decode_over_floor": model.bytes_per_token / speed / each,
+        "stream_floor_us": model.bytes_per_token / speed * 1e6,
+        **_chain(model),
         "first_token_s": first,
         "peak_memory_bytes": peak,
         "device": model.device.name,
@@ -102,6 +108,18 @@ def run_bench(
         "prompt_tokens": load.prompt,
         "generated_tokens": load.generate,
         "repeat": load.repeat,
+    }
+
+
+def _chain(model: Model) -> dict[str, Any]:
+    """What the phases of a decoded token would cost if they did nothing."""
+    phases = len(model.tape("decode", 1, wanted=1).calls)
+    empty, inside = (wait_seconds(model.device, inside=kind) for kind in (False, True))
+    return {
+        "phases": phases,
+        "phase_us": None if empty is None else empty * 1e6,
+        "chain_floor_us": None if empty is None else phases * empty * 1e6,
+        "barrier_us": None if inside is None else inside * 1e6,
     }
 
 

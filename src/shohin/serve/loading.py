@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from shohin import formats
 from shohin.devices import Device
+from shohin.devices.apart import Apart
 from shohin.errors import BadRequest
 from shohin.formats import Weights
 from shohin.formats.hub import locate
 from shohin.formats.text import tokenizer_from_metadata
+from shohin.generate.loop import CHUNK
 from shohin.models import Model, Packed, build
 from shohin.serve.defaults import LoadedTokenizer, file_defaults
 from shohin.serve.named_device import named_device
 from shohin.serve.packed_folder import cache_for
 
-__all__ = ["Progress", "load", "open_model", "shipped_model"]
+__all__ = ["Progress", "load", "open_model", "prepare", "shipped_model"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -57,7 +61,7 @@ def load(  # noqa: PLR0913 - the flat keywords that users of mlx-lm and llama-cp
     default), ``host``, or an open device. activations: ``int8`` or ``exact``. context: positions of a sequence,
     min(trained, 4096) by default. kv: cache type ``f16``, ``int8`` or ``f32``. sequences: how many contexts the cache
     holds, for answers and sessions that live at the same time. offline: never use the network; None asks
-    HF_HUB_OFFLINE. progress(what, done, total): bytes packed so far.
+    HF_HUB_OFFLINE. progress(what, done, total): bytes packed so far, and kernels compiled.
     packed_cache: map the packed weights that an earlier process left, and leave them for the next one; None asks
     SHOHIN_PACKED_CACHE.
 
@@ -75,19 +79,38 @@ def load(  # noqa: PLR0913 - the flat keywords that users of mlx-lm and llama-cp
             progress("pack", state.bytes, state.of_bytes)
 
     kept = cache_for(weights, where, packed_cache)
-    built = build(
-        weights,
-        where,
-        activations=activations,
-        context=context,
-        kv=kv,
-        sequences=sequences,
-        progress=packed,
-        pack=kept.pack if kept else None,
-    )
+    with _compiling(where, progress):
+        built = build(
+            weights,
+            where,
+            activations=activations,
+            context=context,
+            kv=kv,
+            sequences=sequences,
+            progress=packed,
+            pack=kept.pack if kept else None,
+        )
     if kept:
         kept.finish()
     return built, LoadedTokenizer(tokenizer, model_name(weights), sampling)
+
+
+def prepare(model: Model, prompt: int, *, progress: Progress | None = None) -> None:
+    """Record the tapes that an answer to ``prompt`` ids plays, so that nothing is compiled between its tokens.
+
+    progress(what, done, total): kernels compiled so far; those that an earlier process left are not counted.
+    """
+    with _compiling(model.device, progress):
+        for rows in {min(prompt, CHUNK), prompt % CHUNK or CHUNK}:
+            model.tape("prefill", rows, wanted=1)
+        model.tape("decode", 1, wanted=1)
+
+
+def _compiling(device: Device, progress: Progress | None) -> AbstractContextManager[None]:
+    """What a GPU compiles meanwhile is told as ``compile``."""
+    if progress is None or not isinstance(device, Apart):
+        return nullcontext()
+    return device.telling(partial(progress, "compile"))
 
 
 def model_name(weights: Weights) -> str:

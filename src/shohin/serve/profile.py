@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TextIO
 
-from shohin.devices import Step, Tape, Ticket
+from shohin.devices import Step, Tape, Ticket, Weight
 from shohin.errors import BadRequest
 
 OFF = ("", "0", "false", "no", "off")
@@ -71,7 +71,9 @@ class TokenProfile:
 
 @dataclass
 class LayerProfile:
-    """One submission per section; one line per layer, then total, average, minimum, maximum, then the tail."""
+    """One submission per section; one line per layer, then total, average, minimum, maximum and the rate at which the
+    layers' matrices were read (their bytes over the total), then the tail.
+    """
 
     stream: TextIO = field(default_factory=lambda: sys.stderr)
 
@@ -88,7 +90,7 @@ class LayerProfile:
             values = [seconds * 1e3 for _, seconds in layers]
             print(
                 f"layers: total {sum(values):.3f}ms, avg {sum(values) / len(values):.3f}ms, "
-                f"min {min(values):.3f}ms, max {max(values):.3f}ms",
+                f"min {min(values):.3f}ms, max {max(values):.3f}ms, {_layer_bytes(tape) / sum(values) / 1e6:.1f} GB/s",
                 file=self.stream,
             )
         tail = sum(seconds for name, seconds in times if name == "tail")
@@ -97,6 +99,12 @@ class LayerProfile:
 
     def finish(self) -> None:
         """Everything was printed as it came."""
+
+
+def _layer_bytes(tape: Tape) -> int:
+    """Bytes of the matrices that all layers read."""
+    operands = [operand for call in tape.calls if call.section.startswith("layer") for operand in call.operands]
+    return sum(w.nbytes for w in operands if isinstance(w, Weight) and len(w.shape) == 2)
 
 
 def tail_label(tape: Tape, step: Step) -> str:

@@ -52,6 +52,8 @@ class Compiler:
         paths = [self._cache / f"{self._key(*pair)}.cubin" for pair in zip(sources, texts, strict=True)]
         codes = [_read(path) for path in paths]
         missing = [i for i, code in enumerate(codes) if code is None]
+        if missing and progress is not None:
+            progress(0, len(missing))
         with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
             for done, (i, code) in enumerate(
                 zip(missing, pool.map(lambda i: self._compile(sources[i]), missing), strict=True)

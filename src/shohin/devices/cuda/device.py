@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
@@ -58,7 +58,6 @@ class Cuda(Apart):
         self._shared_workspace: Memory | None = None
         self._scratch: Memory | None = None
         self._loaded: dict[Source, Any] = {}
-        self.progress: Callable[[int, int], None] | None = None
 
     def _tiers(self) -> tuple[str, ...]:
         # From sm_100 on the 1-bit product is emulated, and slow.

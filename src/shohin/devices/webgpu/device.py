@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, ClassVar
 
@@ -44,7 +44,6 @@ class WebGpu(Apart):
         self.tier = tier or self.tiers[-1]
         self.gpu = Gpu(self.adapter, "subgroups" in self.tier, "f16" in self.tier, binding)
         self.workgroups = self.adapter.workgroups
-        self.progress: Callable[[int, int], None] | None = None
         self._slots: list[Memory] = []
         self._workspace: list[Memory] = []
 

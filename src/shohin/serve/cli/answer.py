@@ -15,7 +15,7 @@ from shohin.models import Model
 from shohin.serve.cli.output import emit, note, progress_bar, watched, write_text
 from shohin.serve.completion import Completion, Response, check_length, stream_generate
 from shohin.serve.defaults import LoadedTokenizer, chat_options
-from shohin.serve.loading import load
+from shohin.serve.loading import load, prepare
 from shohin.serve.profile import LayerProfile, TokenProfile, parse_profile
 
 
@@ -44,6 +44,12 @@ def load_model(name: str, job: Job) -> Loaded:
     with progress_bar() as bar:
         model, tokenizer = load(name, progress=bar, **job.loading)
     return Loaded(model, tokenizer, perf_counter() - begin)
+
+
+def prepare_answer(loaded: Loaded, prompt: int) -> None:
+    """Compile what an answer needs, with a progress bar where somebody watches: the first time takes a while."""
+    with progress_bar() as bar:
+        prepare(loaded.model, prompt, progress=bar)
 
 
 @contextmanager
@@ -81,6 +87,7 @@ def answer(name: str, text: str, job: Job, *, raw: bool, system: str | None, thi
         raise BadRequest("the prompt is empty: give -p TEXT, or text on standard input", param="prompt")
     loaded = load_model(name, job)
     ids = prompt_ids(loaded, text, raw=raw, system=system, think=think)
+    prepare_answer(loaded, len(ids))
     with profiled(job, loaded.model) as hooks:
         completion = stream_generate(loaded.model, loaded.tokenizer, ids, hooks=hooks, **job.sampling)
         with completion:

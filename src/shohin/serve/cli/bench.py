@@ -11,7 +11,7 @@ from shohin.errors import BadRequest
 from shohin.formats import SHAPES, Weights, synthetic_weights, write_synthetic
 from shohin.serve.benchmark import Load, run_bench
 from shohin.serve.cli.output import emit, note, progress_bar
-from shohin.serve.loading import load
+from shohin.serve.loading import load, prepare
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ def bench(name: str | None, setup: Setup, loading: Mapping[str, Any], as_json: b
     weights = setup.weights() if name is None else name
     with progress_bar() as bar:
         model, _ = load(weights, progress=bar, **loading)
+        prepare(model, setup.load.prompt, progress=bar)
         found = run_bench(model, setup.load, progress=bar)
     label = name if name is not None else f"{setup.synthetic} {setup.format}"
     if as_json:
@@ -59,7 +60,21 @@ def bench(name: str | None, setup: Setup, loading: Mapping[str, Any], as_json: b
     print(f"  prefill  {found['prefill_tokens_per_s']:9.1f} tokens/s   ({found['prompt_tokens']} tokens)")
     print(f"  decode   {found['decode_tokens_per_s']:9.2f} tokens/s   ({found['generated_tokens']} tokens)")
     print(f"  first token after {found['first_token_s']:.3f} s; peak memory {found['peak_memory_bytes'] / 1e9:.2f} GB")
+    for line in floors(found):
+        print(line)
+
+
+def floors(found: Mapping[str, Any]) -> list[str]:
+    """The achieved figure beside what memory and, where it was measured, the chain of phases allow."""
     megabytes, bandwidth = found["bytes_per_token"] / 1e6, found["read_bandwidth_gb_s"]
-    print(
+    lines = [
         f"  {megabytes:.1f} MB a token at {bandwidth:.1f} GB/s: {found['decode_over_floor']:.2f} of what memory allows"
-    )
+    ]
+    if found["phase_us"] is not None:
+        each = 1e6 / found["decode_tokens_per_s"]
+        lines.append(
+            f"  {each:.1f} us a token; floors: {found['stream_floor_us']:.1f} us of reading, "
+            f"{found['chain_floor_us']:.1f} us of {found['phases']} phases at {found['phase_us']:.2f} us "
+            f"(a barrier inside a launch: {found['barrier_us']:.2f} us)"
+        )
+    return lines

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from shohin.errors import BadRequest, ContextFull, UnsupportedFormat
 from shohin.generate import Hooks, Session
-from shohin.serve.cli.answer import Job, Loaded, load_model, profiled, rates, summary
+from shohin.serve.cli.answer import Job, Loaded, load_model, prepare_answer, profiled, rates, summary
 from shohin.serve.cli.output import emit, note, watched, write_text
 from shohin.serve.completion import Response, check_length, stream_generate
 from shohin.serve.defaults import chat_options
@@ -48,6 +50,7 @@ class Talk:
         tokenizer, job = self.loaded.tokenizer, self.job
         check_length(tokenizer, (text,), self.loaded.model.context)
         ids = tokenizer.encode_chat(messages, **self.options)
+        prepare_answer(self.loaded, len(ids) - self.session.shared(np.array(ids, np.int32)))
         completion = stream_generate(
             self.loaded.model, tokenizer, ids, session=self.session, hooks=self.hooks, **job.sampling
         )
