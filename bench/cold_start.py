@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -44,7 +45,7 @@ def inside(path: str, name: str) -> None:
     print(token.id, flush=True)
     times.append(perf_counter())
     parts = ("import_s", "device_s", "load_s", "prepare_s", "token_s")
-    found = {part: after - before for part, before, after in zip(parts, times, times[1:], strict=True)}
+    found = {part: after - before for part, (before, after) in zip(parts, pairwise(times), strict=True)}
     found["kernels"] = compiled.get("compile", 0) + sum(1 for n in counts if n)
     print(json.dumps(found), flush=True)
 

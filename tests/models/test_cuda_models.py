@@ -131,7 +131,7 @@ def test_a_broken_model_ends_a_run_ahead(cases: Path, cuda: Device) -> None:
 def test_the_shipped_models_are_equal_to_cpu(
     cuda: Device, open_device: Open, monkeypatch: pytest.MonkeyPatch, name: str, activations: str
 ) -> None:
-    monkeypatch.setattr(equality, "STEPS", min(STEPS, 200))
+    monkeypatch.setattr(equality, "STEPS", STEPS)
     pair = equality.Pair.of(test_stage.weights(name), cuda, open_device("cpu"), activations)
     pair.compare(test_stage.RECORDED[name][test_stage.PROMPTS[0]]["prompt"]).expect_equal()
 
@@ -139,7 +139,10 @@ def test_the_shipped_models_are_equal_to_cpu(
 @pytest.mark.row("M.17")
 @pytest.mark.skipif(not REAL, reason="a model of 1.7 billion weights is for a real GPU")
 @pytest.mark.parametrize("fmt", ["q1_0", "pq2_0"])
-def test_a_synthetic_model_is_equal_to_cpu(cuda: Device, open_device: Open, fmt: str) -> None:
+def test_a_synthetic_model_is_equal_to_cpu(
+    cuda: Device, open_device: Open, monkeypatch: pytest.MonkeyPatch, fmt: str
+) -> None:
+    monkeypatch.setattr(equality, "STEPS", STEPS)
     pair = equality.Pair.of(synthetic_weights("bonsai-1.7b", fmt), cuda, open_device("cpu"), "int8")
     pair.compare(list(range(3, 40))).expect_equal()
 
@@ -151,6 +154,6 @@ def test_a_synthetic_model_is_equal_to_cpu(cuda: Device, open_device: Open, fmt:
 def test_smollm2_is_equal_to_cpu(
     cuda: Device, open_device: Open, monkeypatch: pytest.MonkeyPatch, activations: str
 ) -> None:
-    monkeypatch.setattr(equality, "STEPS", 200)
+    monkeypatch.setattr(equality, "STEPS", STEPS)
     pair = equality.Pair.of(equality.smollm2(), cuda, open_device("cpu"), activations)
     pair.compare(test_smollm2.GREEDY["raw"]["prose"]["prompt"]).expect_equal()

@@ -134,7 +134,6 @@ def test_threads_that_generate_on_one_model_do_not_mix(cases: Path, cuda: Device
     assert found == {i: [wants[i]] * 3 for i in found}
 
 
-@pytest.mark.row("S3.4")
 def test_what_does_not_fit_says_what_to_shrink(cases: Path) -> None:
     """Told before anything is packed: the cache of 64 contexts is larger than the GPU."""
     small = emulated_cuda(memory=1 << 20)

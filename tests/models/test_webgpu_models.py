@@ -133,7 +133,7 @@ class Pair:
 
     @classmethod
     def of(cls, weights: Weights, webgpu: Device, cpu: Device, activations: str) -> Pair:
-        return cls(*(build(weights, d, activations=activations, kv="f16", context=256) for d in (webgpu, cpu)))
+        return cls(*(build(weights, d, activations=activations, kv="f16", context=512) for d in (webgpu, cpu)))
 
     def compare(self, prompt: Sequence[int]) -> Comparison:
         """STEPS greedy ids of both, and both devices' logits along those of cpu."""
