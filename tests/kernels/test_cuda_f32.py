@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from shohin.devices import Buffer, Device, Recorder, Step, Weight
 from shohin.errors import DeviceFailed
 from shohin.kernels.gemm import gemm
-from shohin.kernels.linear.cuda import plain
-from shohin.kernels.linear.cuda.f32 import f32_launches
+from shohin.kernels.gemm.cuda import launches
+from shohin.kernels.linear.cuda import f32
 from shohin.kernels.linear_add import linear_add
 from shohin.kernels.norm_linear import norm_linear
 from shohin.kernels.norm_swiglu import FeedForward, norm_swiglu
@@ -83,23 +83,35 @@ def test_the_bits_of_the_plain_kernel(
     live: int,
 ) -> None:
     case = Case(rng, m, n, k, live)
+    monkeypatch.setattr(f32, "LEAST_ROWS", 1 << 20)
     want = case.op(cuda, op)
     assert (want[live:] == (case.hidden[live:] if op == "add" else POISON)).all()
-    monkeypatch.setattr(plain, "plain_launches", f32_launches)
+    monkeypatch.setattr(f32, "LEAST_ROWS", 1)
     np.testing.assert_array_equal(case.op(cuda, op), want)
 
 
 @pytest.mark.row("H.20")
-def test_broken_values_stay_in_their_row(
-    cuda: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plain, "plain_launches", f32_launches)
+def test_broken_values_stay_in_their_row(cuda: Device, rng: np.random.Generator) -> None:
     case = Case(rng, 12, 40, 260, 12)
     whole = case.op(cuda, "linear")
     case.x[5, 259] = np.nan
     got = case.op(cuda, "linear")
     assert np.isnan(got[5]).all()
     np.testing.assert_array_equal(np.delete(got, 5, axis=0), np.delete(whole, 5, axis=0))
+
+
+def test_it_is_chosen_for_many_rows_of_float32_weights(cuda: Device, rng: np.random.Generator) -> None:
+    """With the rows that were measured, and for nothing else."""
+    one, half = (packing.pack(cuda, fmt, fmt, rng.standard_normal((8, 32))).weight for fmt in ("F32", "F16"))
+
+    def chosen(rows: int, weight: Weight) -> set[str]:
+        x, out = cuda.buffer("x", (rows, 32)), cuda.buffer("out", (rows, 8))
+        tape = cuda.recorder("test", rows)
+        gemm(tape, x, weight, out, activations="exact")
+        return {launch.entry for launch in launches(tape.calls[0], cuda.target(rows, rows))}
+
+    assert chosen(9, one) == {"multiply_f32"}
+    assert "multiply_f32" not in chosen(8, one) | chosen(9, half)
 
 
 MUTANTS = {
@@ -117,12 +129,13 @@ def test_mutants_are_caught(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     case = Case(rng, 40, 45, 700, 35)
+    monkeypatch.setattr(f32, "LEAST_ROWS", 1 << 20)
     want = case.op(emulated_cuda(), "gemm")
+    monkeypatch.undo()
     folder = mutants.copied(tmp_path, monkeypatch, "linear/cuda")
     if name:
         old, new = MUTANTS[name]
         mutants.change(folder / "f32.cu", name, old, new)
-    monkeypatch.setattr(plain, "plain_launches", f32_launches)
     try:
         caught = not np.array_equal(case.op(emulated_cuda(), "gemm"), want)
     except DeviceFailed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shohin.devices.cuda.launch import Launch, Target
+from shohin.kernels.linear.cuda import f32
 from shohin.kernels.linear.cuda.decode import decode_launches, takes
 from shohin.kernels.linear.cuda.gemm import gemm_launches
 from shohin.kernels.linear.cuda.linear import TILES, Linear
@@ -19,7 +20,7 @@ def linear_launches(linear: Linear, target: Target) -> list[Launch]:
     if len(parts) > 1:
         return [launch for part in parts for launch in linear_launches(part, target)]
     if linear.layout not in TILES or linear.activations != "int8" or not linear.same_format:
-        return plain_launches(linear, target)
+        return (f32.f32_launches if f32.takes(linear, target) else plain_launches)(linear, target)
     return decode_launches(linear, target) if takes(linear, target) else gemm_launches(linear, target)
 
 

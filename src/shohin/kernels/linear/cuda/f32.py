@@ -5,12 +5,20 @@ from __future__ import annotations
 from shohin.devices.cuda.launch import STEP, Argument, Launch, Plane, Target
 from shohin.kernels.linear.cuda.linear import Linear
 
-__all__ = ["f32_launches"]
+__all__ = ["LEAST_ROWS", "f32_launches", "takes"]
 
+# From so many rows on this kernel is faster than the plain one, whose bits it has, for every shape that was measured.
+LEAST_ROWS = 9
 # Outputs and rows of a block, columns that come together, stages of them in shared memory.
 OUTPUTS, ROWS, SLAB, STAGES = 32, 32, 128, 3
 THREADS = 256
 EPILOGUES = {"store": 0, "add": 1, "swiglu": 2}
+
+
+def takes(linear: Linear, target: Target) -> bool:
+    """Whether this kernel is the one for a projection: weights in F32, and more than a few rows."""
+    rows = target.wanted if linear.gather else target.rows
+    return rows >= LEAST_ROWS and all(w.format.name == "F32" for w in linear.weights)
 
 
 def f32_launches(linear: Linear, target: Target) -> list[Launch]:
