@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,14 @@ class Kernel:
     path: Path
     library: ctypes.CDLL
     kinds: str
+
+
+@dataclass(eq=False)
+class Graph:
+    """Kernels in order, and what the last replay took."""
+
+    launches: list[Bound]
+    seconds: float = 0.0
 
 
 class EmulatedDriver:
@@ -167,19 +176,24 @@ class EmulatedDriver:
             where = _location(kernel, code.value) if code.value else ""
             raise DeviceFailed(f"device cuda (emulator, seed {self.seed}): {message.decode()}{where}")
 
-    def capture(self, launches: Sequence[Bound]) -> list[Bound]:
+    def capture(self, launches: Sequence[Bound], *, timed: bool = False) -> Graph:
         for bound in launches:
             _check(bound, bound.kernel)
-        return list(launches)
+        return Graph(list(launches))
 
-    def replay(self, graph: list[Bound]) -> None:
+    def elapsed(self, graph: Graph) -> float:
+        return graph.seconds
+
+    def replay(self, graph: Graph) -> None:
         """Run the kernels in turn. Each block must call wait_for_previous, and may not reach what kernels are known to
         write before that.
         """
         self._runtime.emulator_learn(True)
+        begin = perf_counter()
         try:
-            for bound in graph:
+            for bound in graph.launches:
                 self._run(bound, in_graph=True)
+            graph.seconds = perf_counter() - begin
         finally:
             self._runtime.emulator_learn(False)
 

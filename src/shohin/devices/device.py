@@ -6,6 +6,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from math import prod
+from time import perf_counter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -78,6 +79,12 @@ class Device(ABC):
     @abstractmethod
     def run(self, program: Any, first: int, last: int, step: Step) -> None:
         """Run calls ``first`` to ``last - 1`` and return when they are complete."""
+
+    def timed(self, program: Any, first: int, last: int, step: Step) -> float:
+        """As ``run``; seconds from submission to completion, by the device's own clock where it has one."""
+        begin = perf_counter()
+        self.run(program, first, last, step)
+        return perf_counter() - begin
 
     def follow(
         self, tape: Tape, program: Any, step: Step, count: int, stops: Sequence[int]

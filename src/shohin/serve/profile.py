@@ -35,7 +35,8 @@ def parse_profile(value: str | None) -> str | None:
 class TokenProfile:
     """One line per play: wall, host encode, device and the rest, in ms; then averages and effective bandwidth.
 
-    model_bytes: bytes that one decoded token reads. Only plays of one row count in the summary's bandwidth.
+    Device times are those of the execution, where the device keeps the time. model_bytes: bytes that one decoded token
+    reads. Only plays of one row count in the summary's bandwidth.
     """
 
     model_bytes: int
@@ -45,7 +46,7 @@ class TokenProfile:
     def play(self, tape: Tape, step: Step, fetch: Sequence[str]) -> Ticket:
         """Play and record."""
         begin = perf_counter()
-        ticket = tape.play(step, fetch)
+        ticket = tape.timed(step, fetch)
         wall = perf_counter() - begin
         encode, device = ticket.encode_seconds, ticket.device_seconds
         over = max(0.0, wall - encode - device)

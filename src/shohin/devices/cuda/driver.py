@@ -91,8 +91,15 @@ class Driver(Protocol):
         """Enqueue one kernel."""
         ...
 
-    def capture(self, launches: Sequence[Bound]) -> Any:
-        """A graph of kernels that run one after the other, each allowed to start before its predecessor ends."""
+    def capture(self, launches: Sequence[Bound], *, timed: bool = False) -> Any:
+        """A graph of kernels that run one after the other, each allowed to start before its predecessor ends.
+
+        timed: ``elapsed`` will be asked.
+        """
+        ...
+
+    def elapsed(self, graph: Any) -> float:
+        """Seconds of the last replay of a timed graph, by the GPU's clock; all work is done."""
         ...
 
     def replay(self, graph: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -31,6 +32,14 @@ def gpu_names() -> list[str]:
         return [device.name for device in Device.get_all_devices()]
     except Exception:
         return []
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A graph, and the two clocks around its kernels if it is timed."""
+
+    graph: Any
+    clocks: list[Any]
 
 
 class Gpu:
@@ -155,26 +164,46 @@ class Gpu:
         )
         launch(stream, config, bound.kernel, *bound.arguments)
 
-    def capture(self, launches: Sequence[Bound]) -> Any:
+    def capture(self, launches: Sequence[Bound], *, timed: bool = False) -> Captured:
         """As ``Driver.capture``."""
         self._here()
         self.synchronize()
+        clocks = [self._clock() for _ in range(2 * timed)]
         builder = self._stream.create_graph_builder()
         builder.begin_building()
         try:
+            self._record(builder, clocks[:1])
             for bound in launches:
                 self._launch(builder, bound)
+            self._record(builder, clocks[1:])
         finally:
             builder.end_building()
         graph = builder.complete()
         graph.upload(self._stream)
-        return graph
+        return Captured(graph, clocks)
 
-    def replay(self, graph: Any) -> None:
+    def _clock(self) -> Any:
+        """An event that keeps the time."""
+        (event,) = self._call("making a clock", self._api.cuEventCreate(0))
+        return event
+
+    def _record(self, builder: Any, clocks: Sequence[Any]) -> None:
+        """Let a graph note the time here, at every launch of it."""
+        stream = self._api.CUstream(int(builder.stream.handle))
+        external = self._api.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL
+        for clock in clocks:
+            self._call("noting the time", self._api.cuEventRecordWithFlags(clock, stream, int(external)))
+
+    def elapsed(self, graph: Captured) -> float:
+        """As ``Driver.elapsed``."""
+        (milliseconds,) = self._call("reading the clock", self._api.cuEventElapsedTime(*graph.clocks))
+        return float(milliseconds) / 1e3
+
+    def replay(self, graph: Captured) -> None:
         """As ``Driver.replay``."""
         self._here()
         try:
-            graph.launch(self._stream)
+            graph.graph.launch(self._stream)
         except Exception as error:
             raise DeviceFailed(f"device cuda ({self.name}): {error}") from None
 

@@ -54,7 +54,7 @@ class Program:
         self._workspace = device.workspace(target.workspace)
         self._counters = device.cleared(max(4, target.counters))
         self._step = self._step_memory(rows * PAGES_A_ROW)
-        self._graphs: dict[tuple[int, int], Any] = {}
+        self._graphs: dict[tuple[int, int, bool], Any] = {}
         self._follow_graph: Any = None
         self._ring: Ring | None = None
         self.follower: Follower | None = None
@@ -71,6 +71,15 @@ class Program:
         self.device.driver.replay(self.graph(first, last))
         self.device.driver.synchronize()
 
+    def timed(self, first: int, last: int, step: Step) -> float:
+        """As ``run``; seconds by the GPU's clock."""
+        release(self)
+        self.upload(step)
+        graph = self.graph(first, last, timed=True)
+        self.device.driver.replay(graph)
+        self.device.driver.synchronize()
+        return self.device.driver.elapsed(graph)
+
     def upload(self, step: Step) -> None:
         """Copy a step into the table."""
         words = step.table(self.rows, self.wanted)
@@ -81,11 +90,11 @@ class Program:
         self._step.staged[: len(words)] = words
         self.device.driver.upload_step(self._step.memory.pointer, self._step.staged[: len(words)])
 
-    def graph(self, first: int, last: int) -> Any:
-        """The captured calls ``first`` to ``last - 1``."""
-        key = (first, last)
+    def graph(self, first: int, last: int, *, timed: bool = False) -> Any:
+        """The captured calls ``first`` to ``last - 1``, with a clock at both ends or without."""
+        key = (first, last, timed)
         if key not in self._graphs:
-            self._graphs[key] = self.device.driver.capture(self.bound(first, last))
+            self._graphs[key] = self.device.driver.capture(self.bound(first, last), timed=timed)
         return self._graphs[key]
 
     def bound(self, first: int, last: int) -> list[Bound]:
