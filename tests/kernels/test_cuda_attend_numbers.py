@@ -117,7 +117,7 @@ def test_plans_fit_every_gpu(limit: int) -> None:
 def test_many_rows_start_few_blocks_and_leave_little_memory() -> None:
     """Rows of a batch fill the GPU: more blocks would mostly be idle. A long context's partial sums have a limit."""
     heads = Heads(32, 8, 128)
-    for rows, splits in ((1, 32), (8, 9), (64, 2), (128, 1)):
+    for rows, splits in ((1, 16), (8, 9), (64, 2), (128, 1)):
         assert planned(heads, rows, 232448)[-1].grid == (splits, 8, rows)
     assert planned(heads, 16, 232448, context=65536)[-1].entry == "attend_prefill"
     assert planned(heads, 8, 232448, context=65536)[-1].entry == "attend_decode"

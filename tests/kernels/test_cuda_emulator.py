@@ -242,6 +242,8 @@ def test_a_race_shows_in_some_order() -> None:
         (0, None),
         (1, "before any thread of its block called wait_for_previous"),
         (2, "no thread called wait_for_previous"),
+        (3, None),
+        (4, "no block called wait_for_previous"),
     ],
 )
 def test_kernels_of_a_graph_wait_for_their_predecessor(early: int, message: str | None) -> None:

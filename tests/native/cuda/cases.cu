@@ -170,9 +170,10 @@ extern "C" __global__ void copies(const uint4* x, uint4* out) {
     for (int i = 0; i < 2; i++) out[i * 32 + threadIdx.x] = values[i][31 - threadIdx.x];
 }
 
-// EARLY: 0 right, 1 reads before it waits, 2 does not wait.
+// EARLY: 0 right, 1 reads before it waits, 2 does not wait, 3 leaves that to the first block, 4 all blocks leave it.
 extern "C" __global__ void follows(const int* x, int* out) {
     if (EARLY == 2) return;
+    if (EARLY == 4 || (EARLY == 3 && blockIdx.x > 0)) return another_block_waits();
     int early = EARLY == 1 ? x[threadIdx.x] : 0;
     wait_for_previous();
     out[threadIdx.x] = (EARLY == 1 ? early : x[threadIdx.x]) + 1;

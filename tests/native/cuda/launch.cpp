@@ -36,7 +36,7 @@ void run_block(unsigned index) {
     state.ready_warps = 0;
     state.barrier = {};
     state.barrier.all = 1;
-    state.waited = state.early = false;
+    state.waited = state.early = state.excused = false;
     state.downwards = random_number() & 1;
     memset(state.at_barrier, 0, sizeof state.at_barrier);
     for (unsigned t = 0; t < launch.threads; t++) {
@@ -60,7 +60,7 @@ void run_block(unsigned index) {
     switch_context(state.main, thread.context);
     allow_written();
     if (!state.message.empty()) return;
-    if (launch.in_graph && !state.waited)
+    if (launch.in_graph && !state.waited && !state.excused)
         state.message = block_name() + ": no thread called wait_for_previous before the block ended";
     else if (!is_poison(launch.dynamic + launch.shared, GUARD))
         state.message = block_name() + format(": wrote past its %u bytes of dynamic shared memory", launch.shared);
@@ -106,10 +106,13 @@ void run_blocks(const Launch& launch) {
     std::vector<unsigned> order(blocks);
     std::iota(order.begin(), order.end(), 0u);
     for (unsigned i = blocks; i > 1; i--) std::swap(order[i - 1], order[random_number() % i]);
+    state.some_waited = false;
     for (unsigned index : order) {
         run_block(index);
         if (!state.message.empty()) return;
     }
+    if (launch.in_graph && !state.some_waited)
+        state.message = format("%s: no block called wait_for_previous", launch.name);
     if (const void* damaged = emulator_damaged())
         state.message = format("%s: wrote beside the allocation at %p of %zu bytes", launch.name, damaged,
                                emulator_nbytes(damaged));

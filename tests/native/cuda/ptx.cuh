@@ -5,6 +5,7 @@
 
 inline void wait_for_previous() { emulator::emulator_wait_for_previous(); }
 inline void let_next_start() {}
+inline void another_block_waits() { emulator::emulator_end_early(); }
 inline void reads_from_before_the_graph() { emulator::emulator_read_early(); }
 
 inline void mma_b1(int (&c)[4], unsigned a0, unsigned a1, unsigned b, EMULATOR_SITE) {

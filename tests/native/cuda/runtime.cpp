@@ -258,10 +258,13 @@ void emulator_read_early() {
     state.early = true;
 }
 
+// The block says that it need not wait, because another one does.
+void emulator_end_early() { state.excused = true; }
+
 void emulator_wait_for_previous() {
     current().waited = true;
     if (!state.waited && !state.early) allow_written();
-    state.waited = true;
+    state.waited = state.some_waited = true;
 }
 
 bool emulator_is_shared(const void* address) {

@@ -58,6 +58,7 @@ void emulator_copy_wait(int pending);
 // griddepcontrol.wait.
 void emulator_wait_for_previous();
 void emulator_read_early();
+void emulator_end_early();
 
 // Whether an address lies in the block's shared memory.
 bool emulator_is_shared(const void* address);

@@ -53,7 +53,8 @@ struct State {
     bool at_barrier[MAX_THREADS];
     Barrier barrier;
     unsigned ready_warps, running;   // running: threads that have not ended
-    bool downwards, waited, early;
+    bool downwards, waited, early, excused;
+    bool some_waited;   // a block of the launch has called wait_for_previous
     uint64_t random;
     unsigned char* shared;
     size_t shared_bytes;

@@ -17,6 +17,10 @@ __device__ __forceinline__ void wait_for_previous() {
 // table, keys of earlier steps. A graph begins when everything before it is complete.
 __device__ __forceinline__ void reads_from_before_the_graph() {}
 
+// Says that this block ends without wait_for_previous() and that another one of its launch calls it, so that the launch
+// is complete no sooner than the one before it.
+__device__ __forceinline__ void another_block_waits() {}
+
 // The next kernel's blocks may start as soon as there is room for them; they wait by themselves.
 __device__ __forceinline__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900

@@ -86,9 +86,11 @@ class Plan:
     def decode(self) -> Launch:
         """Blocks share the chunks of a row and KV head; one row is stored by the same launch."""
         heads, rows = self.op.heads, self.target.rows
-        # Those of one row start while the projection still holds most of each multiprocessor: one fits beside it.
-        blocks = self.target.multiprocessors * (1 if rows == 1 else BLOCKS)
-        splits = min(self.chunks, SPLITS, max(1, blocks // (rows * heads.kv)))
+        worth = -(-BLOCKS * self.target.multiprocessors // (rows * heads.kv))
+        if rows == 1:
+            # They start while the projection still holds most of each multiprocessor: one fits beside it.
+            worth = max(1, self.target.multiprocessors // heads.kv)
+        splits = min(self.chunks, SPLITS, worth)
         constants = self._constants | {"FUSED": int(rows == 1), "SPLITS": splits, "CHUNKS": self.chunks}
         partials, arrived = self.target.scratch(self.partial_bytes), self.target.zeroed(4 * rows * heads.kv)
         inputs = (STEP, self._buffer(0), self._norm(1), self._norm(2), self._buffer(3))

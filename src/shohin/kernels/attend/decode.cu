@@ -228,7 +228,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     int position = m < step_rows(step) ? step_position(step, m) : -1;
     int chunks = position < 0 ? 0 : position / CHUNK + 1;
     // A block without keys gives its place to one that has some.
-    if (split >= chunks) return;
+    if (split >= chunks) {
+        if (split == 0)
+            wait_for_previous();
+        else
+            another_block_waits();
+        return;
+    }
     int sequence = step_sequence(step, m);
     // With one row this token's own key and value come from the projection.
     const Place place = {step, {keys, values, key_scales, value_scales}, head, sequence, position, position - FUSED};
