@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from shohin.generate.random import fresh_seed, philox, uniform
+from shohin.generate.sampling import fresh_seed
+from shohin.kernels.sample.random import philox, uniform
 
 # Random123, tests/kat_vectors, the lines "philox4x32 10": counter, key, result.
 KNOWN = """
@@ -42,7 +43,7 @@ def test_draws_are_uniform() -> None:
 
 
 def test_the_largest_draw_stays_below_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["shohin.generate.random"], "philox", lambda counter, key: (2**32 - 1,) * 4)
+    monkeypatch.setattr(sys.modules["shohin.kernels.sample.random"], "philox", lambda counter, key: (2**32 - 1,) * 4)
     assert uniform(0, 0, 0) == 1 - 2.0**-53
 
 

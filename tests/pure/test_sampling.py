@@ -16,8 +16,8 @@ import pytest
 from shohin.errors import BadRequest, DeviceFailed
 from shohin.generate import SamplingParams
 from shohin.generate.logprobs import logprobs
-from shohin.generate.params import STAGES
-from shohin.generate.sampling import Candidates, History, Sampler, best, draw, survivors
+from shohin.generate.sampling import Sampler
+from shohin.kernels.sample.stages import STAGES, Candidates, History, best, draw, survivors
 
 NOTHING = np.zeros(0, np.int32)
 COLD_FIRST = ("penalties", "temperature", "top_k", "top_p", "min_p")
@@ -25,7 +25,7 @@ COLD_FIRST = ("penalties", "temperature", "top_k", "top_p", "min_p")
 
 def kept(logits: Any, params: SamplingParams) -> list[int]:
     x = np.array(logits, np.float32)
-    found = survivors(x, params, History(len(x), NOTHING))
+    found = survivors(x, params, History(len(x), NOTHING), params.order)
     return list(range(len(x))) if found.ids is None else found.ids.tolist()
 
 
@@ -111,7 +111,7 @@ def test_penalties_after_a_cut_still_meet_their_ids() -> None:
     x = np.array([5.0, 1.0, 4.0, 3.0], np.float32)
     order = ("top_k", "penalties", "top_p", "min_p", "temperature")
     p = SamplingParams(temperature=1, top_k=2, logit_bias={2: 9.0, 1: 50.0}, order=order)
-    found = survivors(x, p, History(4, NOTHING))
+    found = survivors(x, p, History(4, NOTHING), order)
     assert found.ids is not None
     assert (found.ids.tolist(), found.logits.tolist()) == ([0, 2], [5.0, 13.0])
     greedy = Sampler(SamplingParams(logit_bias={1: 50.0}), 4, NOTHING)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shohin.generate.sampling import best
+from shohin.kernels.sample.stages import best
 
 __all__ = ["logprobs"]
 

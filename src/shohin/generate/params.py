@@ -9,12 +9,12 @@ from types import MappingProxyType
 from typing import Any
 
 from shohin.errors import BadRequest
+from shohin.kernels.sample.stages import STAGES
 
 __all__ = ["GREEDY_BELOW", "MAX_LOGPROBS", "STAGES", "SamplingParams"]
 
 GREEDY_BELOW = 1e-5
 MAX_LOGPROBS = 20
-STAGES = ("penalties", "top_k", "top_p", "min_p", "temperature")
 _HUGE = 2**63 - 1
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from shohin.formats.text import Tokenizer
 from shohin.generate import Generation, Hooks, Session, Token, generate
 from shohin.generate.loop import check_model
-from shohin.generate.random import fresh_seed
+from shohin.generate.sampling import fresh_seed
 from shohin.models import Model
 from shohin.serve.answer_reader import AnswerReader, Piece
 from shohin.serve.chat_request import ChatRequest, chat_request

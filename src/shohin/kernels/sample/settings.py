@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log
+from math import exp, log
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shohin.errors import BadShape
 
-__all__ = ["BIASES", "BIAS_WORDS", "GREEDY", "PICKED", "SAMPLED", "SETTINGS", "WORDS", "Choice", "pack_choices"]
+__all__ = [
+    "BIASES",
+    "BIAS_WORDS",
+    "GREEDY",
+    "PICKED",
+    "SAMPLED",
+    "SETTINGS",
+    "WORDS",
+    "Choice",
+    "pack_choices",
+    "unpack_choice",
+]
 
 # How a row's id is chosen: as ``pick`` did; the best after penalties; drawn.
 PICKED, GREEDY, SAMPLED = 0, 1, 2
@@ -54,6 +66,16 @@ class Choice:
     index: int = 0
     slot: int = 0
 
+    @property
+    def penalised(self) -> bool:
+        """Whether any setting changes logits before the choice."""
+        return (
+            bool(self.logit_bias)
+            or self.repetition_penalty != 1
+            or self.presence_penalty != 0
+            or self.frequency_penalty != 0
+        )
+
 
 def pack_choices(choices: Sequence[Choice], vocabulary: int, slots: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Settings int32 [n, WORDS], biases int32 [n, BIAS_WORDS]; BadShape for a slot, a bias or a count out of range."""
@@ -76,6 +98,25 @@ def pack_choices(choices: Sequence[Choice], vocabulary: int, slots: int) -> tupl
     return (
         np.ascontiguousarray(settings).view(np.int32).reshape(-1, WORDS),
         np.ascontiguousarray(biases).view(np.int32).reshape(-1, BIAS_WORDS),
+    )
+
+
+def unpack_choice(row: Any, biases: NDArray[Any]) -> Choice:
+    """The choice that a row of SETTINGS and its BIAS entries were packed from; min_p within a rounding."""
+    return Choice(
+        kind=int(row["kind"]),
+        temperature=float(row["temperature"]),
+        top_k=int(row["top_k"]),
+        top_p=float(row["top_p"]),
+        min_p=exp(row["least"]),
+        repetition_penalty=float(row["repetition"]),
+        presence_penalty=float(row["presence"]),
+        frequency_penalty=float(row["frequency"]),
+        logit_bias={int(entry["id"]): float(entry["value"]) for entry in biases[: row["biases"]]},
+        seed=int(row["seed"]),
+        choice=int(row["choice"]),
+        index=int(row["index"]),
+        slot=int(row["slot"]),
     )
 
 

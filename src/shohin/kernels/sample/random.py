@@ -6,9 +6,7 @@ variant; the 4x32 variant is cheap on every device, so the same draw can be made
 
 from __future__ import annotations
 
-import secrets
-
-__all__ = ["fresh_seed", "philox", "uniform"]
+__all__ = ["philox", "uniform"]
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -36,8 +34,3 @@ def uniform(seed: int, choice: int, index: int) -> float:
     counter = (index & _MASK, index >> 32 & _MASK, choice & _MASK, 0)
     high, low, _, _ = philox(counter, (seed & _MASK, seed >> 32 & _MASK))
     return float((high >> 5 << 26) + (low >> 6)) / 2.0**53
-
-
-def fresh_seed() -> int:
-    """A seed from the operating system's entropy."""
-    return secrets.randbits(64)
