@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from shohin.devices import Step, device
-from shohin.devices.tape import Tape
+from shohin.devices import Run, Step, Tape, device
 from shohin.devices.webgpu import WebGpu
 from shohin.devices.webgpu.encoding import public_encoder
 from shohin.devices.webgpu.timing import kernel_times
@@ -88,7 +87,7 @@ def measure(model: Model, gpu: WebGpu, rounds: int, steps: int) -> dict[str, Any
         found[f"{name}_a_dispatch"] = found[name] / found["dispatches"]
     found["step_us"] = timed(steps, lambda: tape.play(step))
     begin = perf_counter()
-    taken = sum(1 for _ in tape.follow(step, steps))
+    taken = sum(1 for _ in tape.follow(Run(step, steps)))
     found["ahead_us"] = 1e6 * (perf_counter() - begin) / taken
     if gpu.gpu.timestamps:
         found["gpu_us"] = gpu_costs(gpu, tape, step)

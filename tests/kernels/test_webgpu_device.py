@@ -12,7 +12,7 @@ import pytest
 from opening import WEBGPU, open_device, open_webgpu
 
 from shohin import devices
-from shohin.devices import Buffer, Device, Step
+from shohin.devices import Buffer, Device, Run, Step
 from shohin.devices.tape import Call
 from shohin.devices.webgpu import WebGpu, choose
 from shohin.devices.webgpu.dispatch import Binding, Dispatch, Limits, Target, grid
@@ -270,27 +270,27 @@ def one(token: int) -> Step:
 
 @pytest.mark.row("S0.23")
 def test_steps_ahead_are_the_steps_one_by_one(webgpu: Device) -> None:
-    want = list(walk(devices.device("host")).follow(one(5), 30))
+    want = list(walk(devices.device("host")).follow(Run(one(5), 30)))
     tape = walk(webgpu)
-    assert list(tape.follow(one(5), 30)) == want
+    assert list(tape.follow(Run(one(5), 30))) == want
     submissions, allocations = webgpu.submissions, webgpu.allocations
-    assert list(tape.follow(one(5), 30)) == want
+    assert list(tape.follow(Run(one(5), 30))) == want
     assert (webgpu.submissions - submissions, webgpu.allocations - allocations) == (30, 0)
     stop = want[6][0]
     first = [token for token, _ in want].index(stop)
-    assert list(tape.follow(one(5), 30, [stop])) == want[: first + 1]
+    assert list(tape.follow(Run(one(5), 30, [stop]))) == want[: first + 1]
     many = [1000 + i for i in range(100)] + [stop]
-    assert list(tape.follow(one(5), 30, sorted(many, reverse=True))) == want[: first + 1], (
+    assert list(tape.follow(Run(one(5), 30, sorted(many, reverse=True)))) == want[: first + 1], (
         "more stops than the GPU sees"
     )
 
 
 def test_a_run_survives_other_plays_of_its_tape_and_a_second_run(webgpu: Device) -> None:
     tape = walk(webgpu)
-    want, other = list(tape.follow(one(5), 12)), list(tape.follow(one(7), 12))
+    want, other = list(tape.follow(Run(one(5), 12))), list(tape.follow(Run(one(7), 12)))
     found, mixed = [], []
-    second = tape.follow(one(7), 12)
-    for pair in tape.follow(one(5), 12):
+    second = tape.follow(Run(one(7), 12))
+    for pair in tape.follow(Run(one(5), 12)):
         found.append(pair)
         ticket = tape.play(one(9), ("ids",))
         assert 0 <= ticket["ids"][0] < 40
@@ -300,11 +300,11 @@ def test_a_run_survives_other_plays_of_its_tape_and_a_second_run(webgpu: Device)
 
 def test_a_run_that_is_left_early_leaves_the_tape_usable(webgpu: Device) -> None:
     tape = walk(webgpu)
-    want = list(tape.follow(one(5), 10))
-    run = tape.follow(one(5), 100)
+    want = list(tape.follow(Run(one(5), 10)))
+    run = tape.follow(Run(one(5), 100))
     assert [next(run) for _ in range(4)] == want[:4]
     run.close()  # type: ignore[attr-defined]
-    assert list(tape.follow(one(5), 10)) == want
+    assert list(tape.follow(Run(one(5), 10))) == want
 
 
 # What goes wrong

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import sampled
 import test_smollm2
 import test_stage
 import test_tiny_models as tiny
@@ -20,7 +22,7 @@ from shohin.errors import DeviceFailed
 from shohin.formats import synthetic_weights
 from shohin.generate import SamplingParams, generate
 from shohin.generate.loop import Hooks
-from shohin.models import Model
+from shohin.models import Model, build
 
 sys.path.append(str(Path(__file__).parents[1] / "kernels"))
 from emulated import REAL, emulated_cuda, real_gpu
@@ -111,6 +113,38 @@ def test_steps_ahead_of_the_host_are_the_steps_one_by_one(tiny_model: Callable[.
     ended = [t.id for t in generate(model, [1, 2, 3], params, stop_ids=[stop])]
     assert ended == want[: want.index(stop) + 1]
     assert [t.id for t in generate(model, [1, 2, 3], params)] == want, "what was in flight has left no trace"
+
+
+@pytest.mark.row("M.19", "S0.23")
+@pytest.mark.parametrize("settings", sampled.SETTINGS, ids="-".join)
+def test_drawn_tokens_are_those_of_the_host(
+    tiny_model: Callable[..., Model], cuda: Device, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    """Across several runs of 64, again with the same seed, and beside a second answer on the same tape."""
+    model = tiny_model("tiny_q1", activations="int8", kv="f16", context=192, sequences=3)
+    params, other = (SamplingParams(max_tokens=80, seed=seed, **settings) for seed in (7, 2**64 - 5))
+    want = sampled.answer(model, [1, 2, 3], params, sampled.BY_THE_HOST)
+    before, by_the_host = cuda.submissions, sampled.host_draws(monkeypatch)
+    assert sampled.answer(model, [1, 2, 3], params) == want
+    assert cuda.submissions - before == 80, "a submission a token"
+    assert len(by_the_host) == (80 if {"logprobs", "order"} & set(settings) else 1), "the prompt's token, and what must"
+    second = sampled.answer(model, [5, 6], other, sampled.BY_THE_HOST)
+    assert settings.get("temperature", 0) == 0 or second[:20] != want[:20]
+    pair = (generate(model, [1, 2, 3], params), generate(model, [5, 6], other))
+    assert [(next(pair[0]).id, next(pair[1]).id) for _ in range(20)] == list(zip(want[:20], second[:20], strict=True))
+    pair[1].close()
+    assert [t.id for t in pair[0]] == want[20:]
+
+
+@pytest.mark.row("M.19", "M.17")
+@pytest.mark.parametrize("settings", [{}, {"top_p": 0.9, "repetition_penalty": 1.1}], ids=["plain", "filtered"])
+def test_drawn_text_of_a_shipped_model_is_that_of_cpu(
+    cuda: Device, open_device: Open, settings: dict[str, Any]
+) -> None:
+    name = test_stage.NAMES[0]
+    models = [build(test_stage.weights(name), d, kv="f16", context=256) for d in (cuda, open_device("cpu"))]
+    params = SamplingParams(max_tokens=STEPS, temperature=0.8, seed=11, **settings)
+    sampled.parted_at_a_near_tie(*models, test_stage.RECORDED[name][test_stage.PROMPTS[0]]["prompt"], params)
 
 
 @pytest.mark.row("H.20", "R.4")

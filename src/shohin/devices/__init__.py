@@ -8,7 +8,7 @@ from shohin.devices.host import Host
 from shohin.devices.lock import Lock
 from shohin.devices.pool import Pool
 from shohin.devices.step import Step
-from shohin.devices.tape import Call, Op, Operand, Recorder, Tape, Ticket
+from shohin.devices.tape import Call, Op, Operand, Recorder, Run, Tape, Ticket
 from shohin.errors import BadRequest, NoDevice
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Operand",
     "Pool",
     "Recorder",
+    "Run",
     "Step",
     "Tape",
     "Ticket",

@@ -15,11 +15,18 @@ if TYPE_CHECKING:
 
 def beside(op: Op, device: str) -> ModuleType:
     """The module ``<device>.py`` in the folder of ``op``; KernelBuild where the op has none for that device."""
-    folder = type(op).__module__.rpartition(".")[0]
-    try:
-        found = folder and find_spec(f"{folder}.{device}")
-    except ModuleNotFoundError:
-        found = None
-    if not found:
+    if not lies_beside(type(op), device):
         raise KernelBuild(f"device {device}: op {op.name!r} has no kernel")
-    return import_module(f"{folder}.{device}")
+    return import_module(_module(type(op), device))
+
+
+def lies_beside(op: type[Op], device: str) -> bool:
+    """Whether ops of this class have a kernel for a device."""
+    try:
+        return find_spec(_module(op, device)) is not None
+    except (ModuleNotFoundError, ValueError):
+        return False
+
+
+def _module(op: type[Op], device: str) -> str:
+    return f"{op.__module__.rpartition('.')[0]}.{device}"

@@ -17,7 +17,7 @@ from shohin.devices.lock import Lock
 from shohin.devices.plan import plan_scratch
 from shohin.devices.pool import Pool
 from shohin.devices.step import Step
-from shohin.devices.tape import Call, Recorder, Tape
+from shohin.devices.tape import Call, Recorder, Run, Tape
 from shohin.errors import BadFile, BadShape, OutOfMemory, UnsupportedFormat
 from shohin.formats.blocks.base import BlockFormat
 from shohin.formats.tensor import Tensor
@@ -86,15 +86,16 @@ class Device(ABC):
         self.run(program, first, last, step)
         return perf_counter() - begin
 
-    def follow(
-        self, tape: Tape, program: Any, step: Step, count: int, stops: Sequence[int]
-    ) -> Iterator[tuple[int, int]]:
+    def follow(self, tape: Tape, program: Any, run: Run) -> Iterator[tuple[int, int]]:
         """``Tape.follow``; here one play after the other, with nothing ahead of the caller."""
-        for _ in range(count):
-            ticket = tape.play(step, ("ids", "status"))
+        step = run.step
+        for _ in range(run.count):
+            with self.lock:
+                run.begin()
+                ticket = tape.play(step, ("ids", "status"))
             token, status = int(ticket["ids"][0]), int(ticket["status"][0])
             yield token, status
-            if status != 0 or token in stops:
+            if status != 0 or token in run.stops:
                 return
             step = step.reading(token)
 

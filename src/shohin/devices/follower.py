@@ -1,4 +1,4 @@
-"""Greedy steps that feed on each other's picks, several in flight ahead of the host."""
+"""Steps that feed on each other's ids, picked or drawn, several in flight ahead of the host."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shohin.devices.device import Device
 from shohin.devices.step import Step
+from shohin.devices.tape import Run
 
 __all__ = ["STOPS", "Followed", "Follower", "release", "stop_words"]
 
@@ -33,9 +34,9 @@ class Follower(ABC):
 
     ahead: ClassVar[int]
 
-    def __init__(self, device: Device, program: Followed, step: Step, left: int, stops: Sequence[int]) -> None:
-        self._device, self._program, self._step, self._left = device, program, step, left
-        self._stops = frozenset(stops)
+    def __init__(self, device: Device, program: Followed, run: Run) -> None:
+        self._device, self._program, self._step, self._left = device, program, run.step, run.count
+        self._stops, self._begin = frozenset(run.stops), run.begin
         self._ready: list[tuple[int, int]] = []
         self._pending: list[Any] = []
         self._ended = False
@@ -83,6 +84,7 @@ class Follower(ABC):
             self._program.follower = self
             self._program.upload(self._step)
             self._start()
+            self._begin()
         while self._left and len(self._pending) < self.ahead:
             self._device.submissions += 1
             self._pending.append(self._submit())

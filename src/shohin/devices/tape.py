@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -76,6 +76,20 @@ class Ticket:
             return self.outputs[name]
         except KeyError:
             raise BadState(f"output {name!r} was not fetched; fetched: {sorted(self.outputs)}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One-row steps that feed on each other's ids: the first of them, how many at most, and the ids that end it.
+
+    begin: called with nothing of this run in flight, before its first step and again after somebody else has used the
+    tape in between; it puts what the steps read beside their table onto the device.
+    """
+
+    step: Step
+    count: int
+    stops: Sequence[int] = ()
+    begin: Callable[[], None] = lambda: None
 
 
 @dataclass
@@ -162,17 +176,17 @@ class Tape:
             seconds = self._timed(0, len(self.calls), step)
             return Ticket(self._collect(step, fetch), encode, seconds)
 
-    def follow(self, step: Step, count: int, stops: Sequence[int] = ()) -> Iterator[tuple[int, int]]:
-        """(id, status) of up to ``count`` one-row steps, each reading the id that the one before picked.
+    def follow(self, run: Run) -> Iterator[tuple[int, int]]:
+        """(id, status) of up to ``run.count`` one-row steps, each reading the id that the one before chose.
 
         The tape has outputs ``ids`` and ``status``; the step's pages hold the positions of all steps. The run ends
-        after an id in ``stops`` and after a status that is not 0. A device may have several steps in flight ahead of
-        the caller; what they write lies behind the positions that the caller has seen, so it is never read.
+        after an id in ``run.stops`` and after a status that is not 0. A device may have several steps in flight ahead
+        of the caller; what they write lies behind the positions that the caller has seen, so it is never read.
         """
         with self.device.lock:
-            self._check(step)
-            self._check(step.moved(count - 1))
-        yield from self.device.follow(self, self._program, step, count, stops)
+            self._check(run.step)
+            self._check(run.step.moved(run.count - 1))
+        yield from self.device.follow(self, self._program, run)
 
     def profile(self, step: Step, fetch: Sequence[str] = ()) -> tuple[Ticket, list[tuple[str, float]]]:
         """As ``timed``, with one submission per section, and the seconds of each (S0.32, S0.35)."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shohin.devices import Step, Tape, Ticket
+from shohin.devices import Run, Step, Tape, Ticket
 from shohin.errors import BadRequest, BadState, Cancelled, ContextFull, DeviceFailed
 from shohin.generate.logprobs import logprobs
 from shohin.generate.pages import Sequence, page_pool
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Generation", "Hooks", "Timings", "generate"]
 
 CHUNK = 512
-# Greedy steps that a device may be given at a time, and end ids that it can watch for.
+# Steps that a device may be given at a time, and end ids that it can watch for.
 RUN, MOST_ENDS = 64, 63
 
 
@@ -215,24 +215,35 @@ def _one_by_one(job: _Job, sequence: Sequence, token: Token) -> Generator[Token,
 
 def _runs_ahead(job: _Job) -> bool:
     """Whether nothing on the host decides a token, so that a device may run ahead of it."""
-    plain = not job.sampler.needs_logits and job.hooks.play is _play
-    return plain and job.model.device.runs_ahead and len(job.ends) <= MOST_ENDS
+    if not job.model.device.runs_ahead or job.hooks.play is not _play or len(job.ends) > MOST_ENDS:
+        return False
+    return not job.sampler.needs_logits or (job.model.draws and job.sampler.on_device(1) is not None)
 
 
 def _ahead(job: _Job, sequence: Sequence, token: Token) -> Generator[Token, None, None]:
-    """The tokens after ``token``, from a device that keeps several greedy steps in flight."""
-    index, tape = 1, job.model.tape("decode", 1, wanted=1)
+    """The tokens after ``token``, from a device that picks or draws them and keeps several steps in flight."""
+    drawn = job.sampler.needs_logits
+    index, tape = 1, job.model.tape("decode", 1, wanted=1, drawn=drawn)
+    stops, begin = sorted(job.ends), (lambda: _hand_over(job)) if drawn else (lambda: None)
     while index < job.limit:
         count = min(RUN, job.limit - index)
         sequence.grow(count)
         step = Step.of([token.id], positions=[sequence.position], pages=sequence.table, wanted=[0])
-        for chosen, status in tape.follow(step, count, sorted(job.ends)):
+        for chosen, status in tape.follow(Run(step, count, stops, begin)):
             _ask_cancel(job)
             _check_status(job, status, sequence.position)
             sequence.advance(np.array([token.id], np.int32))
             token = _named(job, chosen, index)
             yield token
             index += 1
+
+
+def _hand_over(job: _Job) -> None:
+    """Tell the device how to draw, from the first token on that the caller has not seen."""
+    sampler = job.sampler
+    choice = sampler.on_device(job.timings.generated_tokens)
+    assert choice is not None, "asked before the run"
+    job.model.drawing.write([choice], sampler.history.words()[None] if choice.penalised else None)
 
 
 def _prefill(job: _Job, sequence: Sequence) -> Ticket:

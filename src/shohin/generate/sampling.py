@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from shohin.errors import DeviceFailed
 from shohin.generate.params import SamplingParams
+from shohin.kernels.sample import BIASES, GREEDY, SAMPLED, Choice
 from shohin.kernels.sample.random import uniform
-from shohin.kernels.sample.stages import History, draw, likeliest, survivors
+from shohin.kernels.sample.stages import STAGES, History, draw, likeliest, survivors
 
 __all__ = ["Sampler", "fresh_seed"]
 
@@ -36,6 +37,26 @@ class Sampler:
     def needs_logits(self) -> bool:
         """False where the device's own pick is the answer, so that nothing but an id has to be fetched."""
         return not self.params.greedy or self.params.penalised or self.params.logprobs is not None
+
+    def on_device(self, index: int) -> Choice | None:
+        """How a device chooses generated token ``index`` and those after it as ``choose`` does; None where it can't."""
+        p = self.params
+        if p.logprobs is not None or p.order != STAGES or len(p.logit_bias) > BIASES:
+            return None
+        return Choice(
+            GREEDY if p.greedy else SAMPLED,
+            temperature=p.temperature,
+            top_k=p.top_k,
+            top_p=p.top_p,
+            min_p=p.min_p,
+            repetition_penalty=p.repetition_penalty,
+            presence_penalty=p.presence_penalty,
+            frequency_penalty=p.frequency_penalty,
+            logit_bias=p.logit_bias,
+            seed=self.seed,
+            choice=p.choice,
+            index=index,
+        )
 
     def choose(self, logits: Floats, index: int) -> int:
         """The id of generated token ``index``, from logits [vocabulary]; DeviceFailed for NaN, infinity or nothing."""

@@ -16,6 +16,7 @@ from shohin.kernels.linear_add import linear_add
 from shohin.kernels.norm_linear import norm_linear
 from shohin.kernels.norm_swiglu import FeedForward, norm_swiglu
 from shohin.kernels.pick import pick
+from shohin.kernels.sample import Drawing, sample
 from shohin.models.cache import KVCache
 from shohin.models.config import DecoderConfig, Reading, read_config
 from shohin.models.layout import Slot, check_tensors
@@ -125,8 +126,9 @@ class Decoder:
             ffn=FeedForward(of("ffn_norm"), of("ffn_gate"), of("ffn_up"), of("ffn_down")),
         )
 
-    def record(self, tape: Recorder, graph: Graph, taps: Sequence[int] = ()) -> None:
+    def record(self, tape: Recorder, graph: Graph, taps: Sequence[int] = (), drawing: Drawing | None = None) -> None:
         """Append the whole pass. Outputs: ``ids``, ``status`` [wanted], ``logits`` [wanted, V], taps ``hidden.<i>``.
+        With ``drawing``, ids are chosen as it says.
 
         ``hidden.0`` [rows, h] is the embedding, ``hidden.<i>`` the residual stream after layer i, counted from 1.
         """
@@ -139,7 +141,7 @@ class Decoder:
                 _record_layer(tape, graph, i, layer, hidden)
                 _tap(tape, hidden, i + 1, taps)
         with tape.section("tail"):
-            _record_tail(tape, graph, hidden)
+            _record_tail(tape, graph, hidden, drawing)
 
 
 def _record_layer(tape: Recorder, graph: Graph, index: int, layer: Layer, hidden: Buffer) -> None:
@@ -155,7 +157,7 @@ def _record_layer(tape: Recorder, graph: Graph, index: int, layer: Layer, hidden
     linear_add(tape, inner, layer.ffn.down, hidden, activations=mode)
 
 
-def _record_tail(tape: Recorder, graph: Graph, hidden: Buffer) -> None:
+def _record_tail(tape: Recorder, graph: Graph, hidden: Buffer, drawing: Drawing | None) -> None:
     config, network = graph.config, graph.network
     logits = tape.scratch("logits", (tape.wanted, config.rows))
     ids = tape.scratch("ids", (tape.wanted,), np.int32)
@@ -163,6 +165,8 @@ def _record_tail(tape: Recorder, graph: Graph, hidden: Buffer) -> None:
     mode = graph.activations
     norm_linear(tape, hidden, network.norm, (network.head,), logits, eps=config.eps, activations=mode, gather=True)
     pick(tape, logits, ids, status, vocabulary=config.vocabulary)
+    if drawing is not None:
+        sample(tape, logits, drawing, ids, status, vocabulary=config.vocabulary)
     for name, buffer in (("logits", logits), ("ids", ids), ("status", status)):
         tape.output(name, buffer, "wanted")
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from shohin.devices import Device, Tape
+from shohin.devices.beside import lies_beside
 from shohin.errors import BadRequest, BadShape, OutOfMemory
+from shohin.kernels.sample import MOST_IDS, Drawing, Sample
 from shohin.models.cache import LARGEST_STEP, CachePlan, KVCache
 from shohin.models.config import DecoderConfig
 from shohin.models.decoder import Decoder, Graph
@@ -35,7 +37,8 @@ class Model:
 
     def __init__(self, decoder: Decoder, graph: Graph, plan: CachePlan, *, weight_bytes: int, streamed: int) -> None:
         self._decoder, self._graph = decoder, graph
-        self._tapes: dict[tuple[str, int, int, tuple[int, ...]], Tape] = {}
+        self._tapes: dict[tuple[str, int, int, tuple[int, ...], bool], Tape] = {}
+        self._drawing: Drawing | None = None
         self.context, self.sequences, self.kv = plan.context, plan.sequences, plan.kind
         self.weight_bytes, self.bytes_per_token = weight_bytes, streamed
         self.kv_bytes_per_token = plan.bytes_per_token
@@ -67,24 +70,41 @@ class Model:
         """The pages of every layer."""
         return self._graph.cache
 
-    def tape(self, role: str, rows: int, *, wanted: int | None = None, outputs: Sequence[str] = ()) -> Tape:
+    @property
+    def draws(self) -> bool:
+        """Whether the device can follow steps that draw their tokens."""
+        known = self.config.vocabulary <= MOST_IDS and lies_beside(Sample, self.device.name)
+        return known and self.device.runs_ahead
+
+    @property
+    def drawing(self) -> Drawing:
+        """What the row of a ``drawn`` tape is chosen by; in the device's memory from the first use on."""
+        with self.device.lock:
+            if self._drawing is None:
+                self._drawing = Drawing.on(self.device, 1, 1, self.config.vocabulary)
+            return self._drawing
+
+    def tape(
+        self, role: str, rows: int, *, wanted: int | None = None, outputs: Sequence[str] = (), drawn: bool = False
+    ) -> Tape:
         """The tape for ``rows`` rows, ``wanted`` of which give logits (all by default); recorded once, then reused.
 
         Both are rounded up to a capacity. Plays may fetch ``ids``, ``status`` (int32 [wanted]), ``logits`` (float
         [wanted, rows of the head]) and, where ``outputs`` asks for them, taps ``hidden.<i>`` (float [rows, h]:
-        0 the embedding, i after the i-th layer). BadShape: more rows than the largest capacity. OutOfMemory: no room
-        for the tape's intermediate values.
+        0 the embedding, i after the i-th layer). drawn: the id of the one wanted row is chosen as ``drawing`` says,
+        which moves on with every play. BadShape: more rows than the largest capacity. OutOfMemory: no room for the
+        tape's intermediate values.
         """
         taps = self._taps(outputs)
-        key = (role, capacity(rows), capacity(rows if wanted is None else max(1, wanted)), taps)
+        key = (role, capacity(rows), capacity(rows if wanted is None else max(1, wanted)), taps, drawn)
         with self.device.lock:
             if key not in self._tapes:
                 self._tapes[key] = self._record(*key)
             return self._tapes[key]
 
-    def _record(self, role: str, rows: int, wanted: int, taps: tuple[int, ...]) -> Tape:
+    def _record(self, role: str, rows: int, wanted: int, taps: tuple[int, ...], drawn: bool) -> Tape:
         recorder = self.device.recorder(role, rows, min(rows, wanted))
-        self._decoder.record(recorder, self._graph, taps)
+        self._decoder.record(recorder, self._graph, taps, self.drawing if drawn else None)
         try:
             return recorder.finish()
         except MemoryError:

@@ -19,7 +19,7 @@ from shohin.devices.cuda.program import Program, RingFollower
 from shohin.devices.kernel_blocks import TERNARY, kernel_blocks
 from shohin.devices.plan import plan_scratch
 from shohin.devices.step import Step
-from shohin.devices.tape import Call, Tape
+from shohin.devices.tape import Call, Run, Tape
 from shohin.errors import NoDevice
 from shohin.formats.blocks import BlockFormat
 from shohin.formats.tensor import Tensor
@@ -184,9 +184,7 @@ class Cuda(Apart):
         seconds: float = program.timed(first, last, step)
         return seconds
 
-    def follow(
-        self, tape: Tape, program: Any, step: Step, count: int, stops: Sequence[int]
-    ) -> Iterator[tuple[int, int]]:
-        """Steps that feed on each other's picks, several in flight ahead of the host."""
+    def follow(self, tape: Tape, program: Any, run: Run) -> Iterator[tuple[int, int]]:
+        """Steps that feed on each other's ids, several in flight ahead of the host."""
         ids, status = (tape.outputs[name][0] for name in ("ids", "status"))
-        return RingFollower(program, (ids, status), step, count, stops).run()
+        return RingFollower(program, (ids, status), run).run()

@@ -16,7 +16,7 @@ from shohin.devices.cuda.driver import Bound, Memory, Source, macros_of
 from shohin.devices.cuda.launch import Argument, Launch, Plane, Scratch, StepTable, Target
 from shohin.devices.follower import STOPS, Follower, release, stop_words
 from shohin.devices.step import HEADER, Step
-from shohin.devices.tape import Call
+from shohin.devices.tape import Call, Run
 from shohin.errors import DeviceFailed
 
 if TYPE_CHECKING:
@@ -164,8 +164,8 @@ class RingFollower(Follower):
 
     ahead = AHEAD
 
-    def __init__(self, program: Program, outputs: tuple[Buffer, Buffer], step: Step, left: int, stops: Sequence[int]):
-        super().__init__(program.device, program, step, left, stops)
+    def __init__(self, program: Program, outputs: tuple[Buffer, Buffer], run: Run) -> None:
+        super().__init__(program.device, program, run)
         self._tape, self._outputs = program, outputs
 
     def _start(self) -> None:

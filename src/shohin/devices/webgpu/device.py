@@ -13,7 +13,7 @@ from shohin.devices.apart import Apart
 from shohin.devices.buffer import Weight
 from shohin.devices.kernel_blocks import TERNARY, kernel_blocks
 from shohin.devices.step import Step
-from shohin.devices.tape import Call, Tape
+from shohin.devices.tape import Call, Run, Tape
 from shohin.devices.webgpu.adapters import Adapter, choose
 from shohin.devices.webgpu.dispatch import Target
 from shohin.devices.webgpu.follower import TailFollower
@@ -157,11 +157,9 @@ class WebGpu(Apart):
         """One command buffer, complete on return."""
         program.run(first, last, step)
 
-    def follow(
-        self, tape: Tape, program: Any, step: Step, count: int, stops: Sequence[int]
-    ) -> Iterator[tuple[int, int]]:
-        """Steps that feed on each other's picks, a few in flight ahead of the host."""
+    def follow(self, tape: Tape, program: Any, run: Run) -> Iterator[tuple[int, int]]:
+        """Steps that feed on each other's ids, a few in flight ahead of the host."""
         ids, status = (tape.outputs[name][0] for name in ("ids", "status"))
         with self.lock:
             tail = program.tail(ids, status)
-        return TailFollower(program, tail, step, count, stops).run()
+        return TailFollower(program, tail, run).run()

@@ -9,7 +9,7 @@ import numpy as np
 
 from shohin.devices.buffer import Buffer
 from shohin.devices.follower import STOPS, Follower, stop_words
-from shohin.devices.step import Step
+from shohin.devices.tape import Run
 from shohin.devices.webgpu.dispatch import Binding, Dispatch
 from shohin.devices.webgpu.encoding import Bound, Copy
 from shohin.devices.webgpu.gpu import Memory
@@ -60,8 +60,8 @@ class TailFollower(Follower):
 
     ahead = AHEAD
 
-    def __init__(self, program: Program, tail: Tail, step: Step, left: int, stops: Sequence[int]) -> None:
-        super().__init__(program.device, program, step, left, stops)
+    def __init__(self, program: Program, tail: Tail, run: Run) -> None:
+        super().__init__(program.device, program, run)
         self._tape, self._tail = program, tail
 
     def _start(self) -> None:

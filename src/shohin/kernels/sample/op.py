@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shohin.devices import Buffer, Operand, Recorder, Step
+from shohin.devices import Buffer, Device, Operand, Recorder, Step
 from shohin.errors import BadShape
 from shohin.kernels.sample import reference as plain
-from shohin.kernels.sample.settings import BIAS_WORDS, WORDS
+from shohin.kernels.sample.settings import BIAS_WORDS, WORDS, Choice, pack_choices
+
+# The largest vocabulary.
+MOST_IDS = 2**24
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,26 @@ class Drawing:
     biases: Buffer
     history: Buffer
 
+    @classmethod
+    def on(cls, device: Device, wanted: int, slots: int, vocabulary: int) -> Drawing:
+        """Zeroed buffers: every row is PICKED."""
+        return cls(
+            device.buffer("settings", (wanted, WORDS), np.int32),
+            device.buffer("biases", (wanted, BIAS_WORDS), np.int32),
+            device.buffer("history", (slots, vocabulary), np.int32),
+        )
+
+    def write(self, choices: Sequence[Choice], history: NDArray[np.int32] | None = None) -> None:
+        """Let the next steps choose so. history: int32 [slots, vocabulary], which rows without penalties don't need."""
+        slots, vocabulary = self.history.shape
+        settings, biases = pack_choices(choices, vocabulary, slots)
+        device = self.settings.device
+        device.write(self.settings, settings)
+        if any(c.logit_bias for c in choices):
+            device.write(self.biases, biases)
+        if history is not None:
+            device.write(self.history, history)
+
 
 def sample(tape: Recorder, logits: Buffer, drawing: Drawing, ids: Buffer, status: Buffer, *, vocabulary: int) -> None:
     """Record, after ``pick``: ids[i] by the settings of wanted row i, in the order penalties and bias, top_k, top_p,
@@ -55,7 +79,7 @@ def sample(tape: Recorder, logits: Buffer, drawing: Drawing, ids: Buffer, status
     """
     rows, width = logits.shape
     logits.expect("sample", (tape.wanted, width), tape.device)
-    if not 1 <= vocabulary <= min(width, 2**24):
+    if not 1 <= vocabulary <= min(width, MOST_IDS):
         raise BadShape(f"sample: a vocabulary of {vocabulary} asked of logits {width} wide; at most 2^24 are possible")
     history = drawing.history
     shapes = (
