@@ -23,11 +23,21 @@ from shohin.devices import Device, Step, Tape, device
 from shohin.devices.follower import release
 from shohin.formats import synthetic_weights
 from shohin.generate import SamplingParams, generate
+from shohin.generate.sampling import Sampler
 from shohin.models import Model, build
 from shohin.serve.bandwidth import read_bandwidth
 
 MODELS = "bonsai-8b:q1_0,bonsai-4b:q1_0,bonsai-1.7b:q1_0,bonsai-8b:pq2_0,bonsai-1.7b:pq2_0"
 PHASES = ("norm_linear", "attend", "linear_add", "norm_swiglu", "linear_add down")
+
+# What a token may be drawn by: nothing but a temperature, one filter, all of them, penalties too.
+DRAWN: dict[str, dict[str, Any]] = {
+    "temperature": {"temperature": 0.8},
+    "top_p": {"temperature": 0.8, "top_p": 0.9},
+    "filters": {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.02},
+    "penalties": {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "repetition_penalty": 1.1},
+    "greedy_penalties": {"repetition_penalty": 1.1},
+}
 
 
 @dataclass(frozen=True)
@@ -104,13 +114,35 @@ def decode(setup: Setup) -> dict[str, Any]:
 
 def generated(setup: Setup) -> dict[str, Any]:
     """What a caller sees, run ahead and all."""
-    runs = []
-    for _ in range(setup.rounds):
-        generation = generate(setup.model, np.arange(16), SamplingParams(max_tokens=257, ignore_eos=True))
-        for _ in generation:
-            pass
-        runs.append(256 / generation.timings.decode_seconds)
-    return {"generate_tokens_per_s": median(runs)}
+    return {"generate_tokens_per_s": median(generated_by(setup, {}) for _ in range(setup.rounds))}
+
+
+def generated_by(setup: Setup, settings: dict[str, Any]) -> float:
+    """Tokens a second of one answer of 256."""
+    params = SamplingParams(max_tokens=257, ignore_eos=True, **settings)
+    generation = generate(setup.model, np.arange(16), params)
+    for _ in generation:
+        pass
+    return 256 / generation.timings.decode_seconds
+
+
+def sampling(setup: Setup) -> dict[str, Any]:
+    """A drawn token beside a picked one: the op's own device time, and what a caller sees."""
+    tape, step, found = setup.model.tape("decode", 1, wanted=1, drawn=True), step_of(setup.model, 1, 64), {}
+    program, last = tape._program, len(tape.calls)
+    tape.play(step)
+    with setup.gpu.lock:
+        release(program)
+        program.upload(step)
+        for name, settings in DRAWN.items():
+            choice = Sampler(SamplingParams(seed=1, **settings), setup.model.config.vocabulary, step.tokens).on_device(
+                0
+            )
+            setup.model.drawing.write([choice], np.ones((1, setup.model.config.vocabulary), np.int32))
+            each = [replayed(setup, program.graph(first, last), 200) for first in (last - 1, 0)]
+            runs = [generated_by(setup, settings) for _ in range(setup.rounds)]
+            found[name] = {"op_us": each[0] * 1e6, "step_us": each[1] * 1e6, "generate_tokens_per_s": median(runs)}
+    return {"sampling": {k: {n: round(v, 2) for n, v in values.items()} for k, values in found.items()}}
 
 
 def context(setup: Setup) -> dict[str, Any]:
@@ -169,6 +201,7 @@ PARTS = {
     "prefill_phases": prefill_phases,
     "decode": decode,
     "generate": generated,
+    "sampling": sampling,
     "context": context,
     "verify": verify,
     "batch": batch,
