@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from llama_recorded import logits_along
 
+from shohin.devices import Device
 from shohin.generate import Hooks, SamplingParams, generate
 from shohin.generate.sampling import Sampler
 from shohin.models import Model
@@ -61,3 +62,20 @@ def parted_at_a_near_tie(ours: Model, theirs: Model, prompt: Sequence[int], para
     assert sampler.choose(there, at) == reference[at], "the other model's text is not its logits' draw"
     assert sampler.choose(here, at) == mine[at], f"texts part at {at}, which the logits don't explain"
     return at
+
+
+def expect_the_hosts_ids(
+    model: Model, device: Device, monkeypatch: pytest.MonkeyPatch, settings: Mapping[str, Any]
+) -> None:
+    """Two answers, alone and token by token beside each other, are what the host's sampler makes of the same logits."""
+    params, other = (SamplingParams(max_tokens=80, seed=seed, **settings) for seed in (7, 2**64 - 5))
+    want, second = answer(model, [1, 2, 3], params, BY_THE_HOST), answer(model, [5, 6], other, BY_THE_HOST)
+    assert "temperature" not in settings or second[:20] != want[:20]
+    before, by_the_host = device.submissions, host_draws(monkeypatch)
+    assert answer(model, [1, 2, 3], params) == want
+    assert device.submissions - before == 80, "a submission a token"
+    assert len(by_the_host) == (80 if {"logprobs", "order"} & set(settings) else 1), "the prompt's token, and what must"
+    pair = generate(model, [1, 2, 3], params), generate(model, [5, 6], other)
+    assert [(next(pair[0]).id, next(pair[1]).id) for _ in range(20)] == list(zip(want[:20], second[:20], strict=True))
+    pair[1].close()
+    assert [t.id for t in pair[0]] == want[20:]

@@ -122,18 +122,7 @@ def test_drawn_tokens_are_those_of_the_host(
 ) -> None:
     """Across several runs of 64, again with the same seed, and beside a second answer on the same tape."""
     model = tiny_model("tiny_q1", activations="int8", kv="f16", context=192, sequences=3)
-    params, other = (SamplingParams(max_tokens=80, seed=seed, **settings) for seed in (7, 2**64 - 5))
-    want = sampled.answer(model, [1, 2, 3], params, sampled.BY_THE_HOST)
-    before, by_the_host = cuda.submissions, sampled.host_draws(monkeypatch)
-    assert sampled.answer(model, [1, 2, 3], params) == want
-    assert cuda.submissions - before == 80, "a submission a token"
-    assert len(by_the_host) == (80 if {"logprobs", "order"} & set(settings) else 1), "the prompt's token, and what must"
-    second = sampled.answer(model, [5, 6], other, sampled.BY_THE_HOST)
-    assert settings.get("temperature", 0) == 0 or second[:20] != want[:20]
-    pair = (generate(model, [1, 2, 3], params), generate(model, [5, 6], other))
-    assert [(next(pair[0]).id, next(pair[1]).id) for _ in range(20)] == list(zip(want[:20], second[:20], strict=True))
-    pair[1].close()
-    assert [t.id for t in pair[0]] == want[20:]
+    sampled.expect_the_hosts_ids(model, cuda, monkeypatch, settings)
 
 
 @pytest.mark.row("M.19", "M.17")

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import sampled
 import test_smollm2
 import test_stage
 import test_tiny_models as tiny
@@ -121,6 +123,15 @@ def test_a_hundred_runs_have_the_same_bits(cases: Path, tiny_model: Callable[...
         np.testing.assert_array_equal(tape.play(last, fetch=("logits",))["logits"][0], want[-1])
 
 
+@pytest.mark.row("M.19", "S0.23")
+@pytest.mark.parametrize("settings", sampled.SETTINGS, ids="-".join)
+def test_drawn_tokens_are_those_of_the_host(
+    tiny_model: Callable[..., Model], webgpu: Device, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    """Across several runs of 64, again with the same seed, and beside a second answer on the same tape."""
+    sampled.expect_the_hosts_ids(tiny_model("tiny_q1", context=192, sequences=3), webgpu, monkeypatch, settings)
+
+
 # The shipped models and SmolLM2
 
 
@@ -184,6 +195,18 @@ def test_the_shipped_models_are_equal_to_cpu(webgpu: Device, open_device: Open, 
     found = pair.compare(test_stage.RECORDED[name][test_stage.PROMPTS[0]]["prompt"])
     found.expect_equal()
     found.expect_telling()
+
+
+@pytest.mark.row("M.19", "M.17")
+@pytest.mark.parametrize("settings", [{}, {"top_p": 0.9, "repetition_penalty": 1.1}], ids=["plain", "filtered"])
+def test_drawn_text_of_a_shipped_model_is_that_of_cpu(
+    webgpu: Device, open_device: Open, settings: dict[str, Any]
+) -> None:
+    name = test_stage.NAMES[0]
+    models = [build(test_stage.weights(name), d, kv="f16", context=256) for d in (webgpu, open_device("cpu"))]
+    params = SamplingParams(max_tokens=STEPS, temperature=0.8, seed=11, **settings)
+    at = sampled.parted_at_a_near_tie(*models, test_stage.RECORDED[name][test_stage.PROMPTS[0]]["prompt"], params)
+    assert at is None or at > 3
 
 
 @pytest.mark.row("M.1", "S0.19", "S0.24")
