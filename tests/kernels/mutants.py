@@ -11,10 +11,12 @@ import pytest
 from shohin.devices.cuda.compiler import INCLUDES, PACKAGE
 
 
-def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> Path:
-    """A copy of ``kernels/<folder>`` that the emulator builds from now on, includes first; everything else as it is."""
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, *others: str) -> Path:
+    """A copy of ``kernels/<folder>``, and of ``others``, that the emulator builds from now on, includes first."""
     here = tmp_path / "kernels" / folder
     shutil.copytree(PACKAGE / "kernels" / folder, here)
+    for name in others:
+        shutil.copytree(PACKAGE / "kernels" / name, tmp_path / "kernels" / name)
     shutil.copytree(PACKAGE / "devices" / "cuda", tmp_path / "devices" / "cuda")
     monkeypatch.setattr(emulator_build, "PACKAGE", tmp_path)
     copies = (tmp_path / "kernels", tmp_path / "devices" / "cuda")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import mutants
 import numpy as np
 import pytest
+from emulated import REAL
 from numpy.typing import NDArray
 from opening import CUDA, WEBGPU, open_device
 
 from shohin.devices import Device, Step, Tape
+from shohin.devices.webgpu import shader
 from shohin.errors import BadShape
 from shohin.generate.params import SamplingParams
 from shohin.generate.sampling import Sampler
@@ -347,3 +351,53 @@ def test_settings_are_checked() -> None:
     ):
         with pytest.raises(BadShape, match=message):
             pack_choices([wrong], 77 if "id 77" in message else 5000, SLOTS)
+
+
+# What the comparison must notice: (name, file, what is there, what is put in its place).
+CUDA_MUTANTS = [
+    ("last of the equals lost", "sample.cu", "id <= s.cut_id", "id < s.cut_id"),
+    ("another key schedule", "sample.cu", "right += 0xBB67AE85u", "right += 0xBB67AE86u"),
+    ("frequency added", "sample.cu", "set.presence + set.frequency", "set.presence - set.frequency"),
+    ("one candidate more", "sample.cu", "(U64)row.set.top_k :", "(U64)row.set.top_k + 1 :"),
+]
+WEBGPU_MUTANTS = [
+    ("one of the equals more", "choose.wgsl", "if seen < cut.equals", "if seen <= cut.equals"),
+    ("another key schedule", "choose.wgsl", "0xBB67AE85u", "0xBB67AE86u"),
+    ("presence forgotten", "sample.wgsl", "f32(seen >> 1u), x - p.presence", "f32(seen >> 1u), x"),
+    ("one candidate more", "search.wgsl", "U64(setting(row, TOP_K), 0u)", "U64(setting(row, TOP_K) + 1u, 0u)"),
+    ("temperature forgotten at the cut", "choose.wgsl", "- top) / real(row, TEMPERATURE)", "- top)"),
+]
+
+
+def expect_notice(device: Device, rng: np.random.Generator) -> None:
+    """Ties, where every count shows, and many settings."""
+    with pytest.raises(AssertionError):
+        played_like_the_host(device, rng, 3000, "tied", settings=60)
+
+
+@pytest.mark.skipif(REAL, reason="mutants run under the emulator")
+@pytest.mark.parametrize("mutant", CUDA_MUTANTS, ids=lambda m: m[0])
+def test_a_changed_cuda_kernel_is_noticed(
+    rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: tuple[str, str, str, str]
+) -> None:
+    name, file, old, new = mutant
+    mutants.change(mutants.copied(tmp_path, monkeypatch, "sample", "pick") / file, name, old, new)
+    expect_notice(open_device(CUDA[0]), rng)
+
+
+@pytest.mark.parametrize("mutant", WEBGPU_MUTANTS, ids=lambda m: m[0])
+def test_a_changed_webgpu_kernel_is_noticed(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, mutant: tuple[str, str, str, str]
+) -> None:
+    _, file, old, new = mutant
+    read = shader._source
+
+    def changed(path: str) -> str:
+        text = read(path)
+        if not path.endswith(f"sample/{file}"):
+            return text
+        assert text.count(old) == 1, "the line is no longer there"
+        return text.replace(old, new)
+
+    monkeypatch.setattr(shader, "_source", changed)
+    expect_notice(open_device(WEBGPU[0]), rng)

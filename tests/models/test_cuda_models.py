@@ -22,7 +22,7 @@ from shohin.errors import DeviceFailed
 from shohin.formats import synthetic_weights
 from shohin.generate import SamplingParams, generate
 from shohin.generate.loop import Hooks
-from shohin.models import Model, build
+from shohin.models import Model
 
 sys.path.append(str(Path(__file__).parents[1] / "kernels"))
 from emulated import REAL, emulated_cuda, real_gpu
@@ -131,9 +131,11 @@ def test_drawn_text_of_a_shipped_model_is_that_of_cpu(
     cuda: Device, open_device: Open, settings: dict[str, Any]
 ) -> None:
     name = test_stage.NAMES[0]
-    models = [build(test_stage.weights(name), d, kv="f16", context=256) for d in (cuda, open_device("cpu"))]
-    params = SamplingParams(max_tokens=STEPS, temperature=0.8, seed=11, **settings)
-    sampled.parted_at_a_near_tie(*models, test_stage.RECORDED[name][test_stage.PROMPTS[0]]["prompt"], params)
+    pair = equality.Pair.of(test_stage.weights(name), cuda, open_device("cpu"), "exact")
+    params = SamplingParams(max_tokens=STEPS, temperature=0.8, seed=12, **settings)
+    prompt = test_stage.RECORDED[name][test_stage.PROMPTS[0]]["prompt"]
+    at = sampled.parted_at_a_near_tie(pair.ours, pair.theirs, prompt, params)
+    assert at is None or at > STEPS // 2, "float noise moves few draws"
 
 
 @pytest.mark.row("H.20", "R.4")

@@ -203,10 +203,11 @@ def test_drawn_text_of_a_shipped_model_is_that_of_cpu(
     webgpu: Device, open_device: Open, settings: dict[str, Any]
 ) -> None:
     name = test_stage.NAMES[0]
-    models = [build(test_stage.weights(name), d, kv="f16", context=256) for d in (webgpu, open_device("cpu"))]
-    params = SamplingParams(max_tokens=STEPS, temperature=0.8, seed=11, **settings)
-    at = sampled.parted_at_a_near_tie(*models, test_stage.RECORDED[name][test_stage.PROMPTS[0]]["prompt"], params)
-    assert at is None or at > 3
+    pair = Pair.of(test_stage.weights(name), webgpu, open_device("cpu"), "exact")
+    params = SamplingParams(max_tokens=STEPS, temperature=0.8, seed=12, **settings)
+    prompt = test_stage.RECORDED[name][test_stage.PROMPTS[0]]["prompt"]
+    at = sampled.parted_at_a_near_tie(pair.ours, pair.theirs, prompt, params)
+    assert at is None or at > STEPS // 2, "float noise moves few draws"
 
 
 @pytest.mark.row("M.1", "S0.19", "S0.24")
