@@ -67,15 +67,19 @@ def parted_at_a_near_tie(ours: Model, theirs: Model, prompt: Sequence[int], para
 def expect_the_hosts_ids(
     model: Model, device: Device, monkeypatch: pytest.MonkeyPatch, settings: Mapping[str, Any]
 ) -> None:
-    """Two answers, alone and token by token beside each other, are what the host's sampler makes of the same logits."""
+    """Answers, alone and token by token beside others, drawn and greedy, are what the host makes of the same logits."""
     params, other = (SamplingParams(max_tokens=80, seed=seed, **settings) for seed in (7, 2**64 - 5))
     want, second = answer(model, [1, 2, 3], params, BY_THE_HOST), answer(model, [5, 6], other, BY_THE_HOST)
     assert "temperature" not in settings or second[:20] != want[:20]
+    greedy = SamplingParams(max_tokens=80)
+    third = answer(model, [7], greedy, BY_THE_HOST)
     before, by_the_host = device.submissions, host_draws(monkeypatch)
     assert answer(model, [1, 2, 3], params) == want
     assert device.submissions - before == 80, "a submission a token"
     assert len(by_the_host) == (80 if {"logprobs", "order"} & set(settings) else 1), "the prompt's token, and what must"
-    pair = generate(model, [1, 2, 3], params), generate(model, [5, 6], other)
-    assert [(next(pair[0]).id, next(pair[1]).id) for _ in range(20)] == list(zip(want[:20], second[:20], strict=True))
-    pair[1].close()
-    assert [t.id for t in pair[0]] == want[20:]
+    three = generate(model, [1, 2, 3], params), generate(model, [5, 6], other), generate(model, [7], greedy)
+    found = [tuple(next(one).id for one in three) for _ in range(20)]
+    assert found == list(zip(want[:20], second[:20], third[:20], strict=True))
+    for one in three[1:]:
+        one.close()
+    assert [t.id for t in three[0]] == want[20:]
