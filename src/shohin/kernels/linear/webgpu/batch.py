@@ -16,7 +16,10 @@ from shohin.kernels.linear.webgpu.projection import Linear, Piece
 
 __all__ = ["batch_dispatches", "combine"]
 
-THREADS, TILE_N = 256, 64
+# Rows of weights that a workgroup multiplies, four a thread.
+TILE_N = 64
+# Codes are written word by word and read four words at a time.
+READ_AS = {"row_codes": "array<vec4<u32>>"}
 
 
 def batch_dispatches(linear: Linear, target: Target) -> list[Dispatch]:
@@ -67,15 +70,17 @@ def _prepare(linear: Linear, kept: Kept, target: Target) -> Dispatch:
 def _multiply(linear: Linear, kept: Kept, pieces: tuple[Piece, ...], target: Target) -> Dispatch:
     rows = linear.rows(target)
     threads_m = min(16, max(4, 1 << (rows - 1).bit_length()))
-    each_m = min(4, -(-rows // 16)) if threads_m == 16 else 1
     constants, weights = pieces_of(pieces)
     counted = pieces[:1] if linear.epilogue == "swiglu" else pieces
     tiles = [-(-piece.packed.rows // TILE_N) for piece in counted]
+    each_m, wanted = 4, target.workgroups // 2
+    # No thread has more rows than there are, nor so many that a part of the adapter idles.
+    while each_m > 1 and (rows <= threads_m * each_m // 2 or sum(tiles) * -(-rows // (threads_m * each_m)) < wanted):
+        each_m //= 2
     constants |= constants_of(linear) | {
-        "THREADS": THREADS,
+        "THREADS": TILE_N // 4 * threads_m,
         "THREADS_M": threads_m,
         "EACH_M": each_m,
-        "EACH_N": TILE_N * threads_m // THREADS,
         "OUT_WIDTH": linear.width,
         "TILES_0": tiles[0],
         "TILES_1": tiles[1] if len(tiles) > 1 else 0,
@@ -84,7 +89,7 @@ def _multiply(linear: Linear, kept: Kept, pieces: tuple[Piece, ...], target: Tar
     out: Argument = linear.out
     bindings = (
         *weights,
-        *(Binding(name, place, element) for name, place, element in kept),
+        *(Binding(name, place, READ_AS.get(name, element)) for name, place, element in kept),
         Binding("out", out, "array<f32>", write=True),
         Binding.step(),
     )

@@ -14,7 +14,7 @@ fn factor_of(t: u32, m: u32) -> f32 {
 
 fn normed(m: u32, k: u32, factor: f32) -> f32 {
     let one = x[m * WIDTH + k];
-    if NORM { return one * factor * norm[k]; }
+    if NORM { return pinned(pinned(one * factor) * norm[k]); }
     return one;
 }
 

@@ -18,7 +18,10 @@ var<workgroup> scales: array<f32, BLOCKS>;
 
 fn value(m: u32, i: u32) -> vec4<f32> {
     let four = x[m * VECTORS_OF_X + i];
-    if NORM { return four * norm[i]; }
+    if NORM {
+        let normed = four * norm[i];
+        return vec4(pinned(normed.x), pinned(normed.y), pinned(normed.z), pinned(normed.w));
+    }
     return four;
 }
 
@@ -85,7 +88,7 @@ fn scale_blocks(t: u32, factor: f32) {
             scales[b] = 0.0f;
             atomicStore(&tops[b], 0u);
         } else {
-            scales[b] = factor * a / 127.0f;
+            scales[b] = pinned(factor * a) / 127.0f;
             atomicStore(&tops[b], bitcast<u32>(steps_in(bits)));
         }
     }
