@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from shohin.kernels.embed import embed
 from shohin.kernels.linear_add import linear_add
 from shohin.kernels.norm_linear import norm_linear
 from shohin.kernels.pick import pick
-from shohin.serve.profile import LayerProfile, TokenProfile, parse_profile, tail_label
+from shohin.serve.profile import LayerProfile, TokenProfile, parse_profile, phase_lines, tail_label
 
 
 @pytest.mark.row("T.12", "S0.32", "S0.36")
@@ -91,6 +92,20 @@ def test_layer_profile_counts_the_matrices_of_the_layers(monkeypatch: pytest.Mon
     monkeypatch.setattr(tape, "profile", lambda *_: (ticket, times))
     LayerProfile(out).play(tape, Step.of([3]), ["logits"])
     assert out.getvalue().splitlines()[4].endswith(", 2.6 GB/s")
+
+
+@pytest.mark.row("S0.32")
+def test_phases_of_a_device_with_a_clock() -> None:
+    """Ops with weights of one shape are one phase; an embedding reads a row of its table, so it has no bandwidth."""
+    tape = small_tape(Host())
+    ticket = replace(tape.play(Step.of([3])), calls=(1e-3, 2e-6, 3e-6, 5e-6, 1e-6, 4e-6))
+    assert phase_lines(tape, ticket) == [
+        "phase embed 16x8 = 1.000ms in 1",
+        f"phase linear_add 8x8 = 0.010ms in 3, {3 * 8 * 8 * 4 / 10e-6 / 1e9:.1f} GB/s",
+        f"phase norm_linear 16x8 = 0.001ms in 1, {16 * 8 * 4 / 1e-6 / 1e9:.1f} GB/s",
+        "phase pick = 0.004ms in 1",
+    ]
+    assert phase_lines(tape, tape.play(Step.of([3]))) == []
 
 
 @pytest.mark.row("S0.34")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from time import perf_counter
 
 import numpy as np
 import packing
@@ -228,9 +229,31 @@ def test_a_profile_is_a_submission_a_section(webgpu: Device) -> None:
     with tape.section("second"):
         copy(tape, out, x)
     submissions = webgpu.submissions
-    _, times = tape.finish().profile(Step.rows_only(1))
+    ticket, times = tape.finish().profile(Step.rows_only(1))
     assert [name for name, _ in times] == ["first", "second"] and all(t > 0 for _, t in times)
     assert webgpu.submissions - submissions == 2
+    assert len(ticket.calls) == 2 * webgpu.gpu.timestamps
+    assert all(0 < call <= 1.001 * section for call, (_, section) in zip(ticket.calls, times, strict=False))
+
+
+@pytest.mark.row("S0.35", "S0.36")
+@pytest.mark.parametrize("clock", [True, False])
+def test_a_timed_play_gives_the_same_and_one_submission(webgpu: WebGpu, clock: bool) -> None:
+    """By the adapter's clock, and by the host's where it has none."""
+    tape, _ = small_tape(webgpu)
+    want = tape.play(Step.rows_only(3), ("out",))["out"]
+    usual, submissions = webgpu.gpu.timestamps, webgpu.submissions
+    try:
+        webgpu.gpu.timestamps = usual and clock
+        begin = perf_counter()
+        ticket = tape.play(Step.rows_only(3), ("out",), timed=True)
+        wall = perf_counter() - begin
+    finally:
+        webgpu.gpu.timestamps = usual
+    np.testing.assert_array_equal(ticket["out"], want)
+    assert webgpu.submissions - submissions == 1
+    assert ticket.encode_seconds > 0 and ticket.device_seconds > 0
+    assert ticket.encode_seconds + ticket.device_seconds < wall, "neither counts the other's time"
 
 
 @pytest.mark.parametrize("shape", [(3, 64), (5, 7), (2, 100_000)])

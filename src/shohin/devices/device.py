@@ -17,7 +17,7 @@ from shohin.devices.lock import Lock
 from shohin.devices.plan import plan_scratch
 from shohin.devices.pool import Pool
 from shohin.devices.step import Step
-from shohin.devices.tape import Call, Recorder, Run, Tape
+from shohin.devices.tape import Call, Recorder, Run, Tape, Timing
 from shohin.errors import BadFile, BadShape, OutOfMemory, UnsupportedFormat
 from shohin.formats.blocks.base import BlockFormat
 from shohin.formats.tensor import Tensor
@@ -80,11 +80,11 @@ class Device(ABC):
     def run(self, program: Any, first: int, last: int, step: Step) -> None:
         """Run calls ``first`` to ``last - 1`` and return when they are complete."""
 
-    def timed(self, program: Any, first: int, last: int, step: Step) -> float:
-        """As ``run``; seconds from submission to completion, by the device's own clock where it has one."""
+    def timed(self, program: Any, first: int, last: int, step: Step, apart: bool) -> Timing:
+        """``run``, and how long it took; apart: each call's share as well, where the device has a clock of its own."""
         begin = perf_counter()
         self.run(program, first, last, step)
-        return perf_counter() - begin
+        return Timing(0.0, perf_counter() - begin)
 
     def follow(self, tape: Tape, program: Any, run: Run) -> Iterator[tuple[int, int]]:
         """``Tape.follow``; here one play after the other, with nothing ahead of the caller."""

@@ -58,17 +58,29 @@ class Call:
     section: str
 
 
+@dataclass(frozen=True)
+class Timing:
+    """Of one submission, in seconds: encoding it on the host, then from submit to completion, or by the device's own
+    clock where it has one; and of each call by that clock, where that was asked for.
+    """
+
+    encode: float
+    device: float
+    calls: tuple[float, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Ticket:
     """What a play brought back: ``outputs`` by name, each holding the live rows only.
 
-    encode_seconds: host time before the submission; device_seconds: from submit to completion (``Tape.timed``: of the
-    execution).
+    encode_seconds: host time before the submission; device_seconds: from submit to completion, or by the device's own
+    clock (``Timing``); calls: seconds of each call of the tape, from a profile on a device with such a clock.
     """
 
     outputs: dict[str, NDArray[Any]]
     encode_seconds: float
     device_seconds: float
+    calls: tuple[float, ...] = ()
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """The named output; BadState if it was not fetched."""
@@ -157,24 +169,21 @@ class Tape:
         self._checks = _distinct_checks(calls)
         self._program = device.compile(calls, rows, wanted)
 
-    def play(self, step: Step, fetch: Sequence[str] = ()) -> Ticket:
-        """One submission: run every call, then copy the outputs named in ``fetch``. Concurrent callers wait."""
+    def play(self, step: Step, fetch: Sequence[str] = (), *, timed: bool = False) -> Ticket:
+        """One submission: run every call, then copy the outputs named in ``fetch``. Concurrent callers wait.
+
+        timed: by the device's own clock where it has one, and encoding apart, which costs a little.
+        """
         with self.device.lock:
             begin = perf_counter()
             self._check(step)
             submit = perf_counter()
-            self._submit(0, len(self.calls), step)
-            seconds = perf_counter() - submit
-            return Ticket(self._collect(step, fetch), submit - begin, seconds)
-
-    def timed(self, step: Step, fetch: Sequence[str] = ()) -> Ticket:
-        """As ``play``; the ticket's device_seconds are by the device's own clock where it has one."""
-        with self.device.lock:
-            begin = perf_counter()
-            self._check(step)
-            encode = perf_counter() - begin
-            seconds = self._timed(0, len(self.calls), step)
-            return Ticket(self._collect(step, fetch), encode, seconds)
+            if timed:
+                found = self._timed(0, len(self.calls), step, apart=False)
+            else:
+                self._submit(0, len(self.calls), step)
+                found = Timing(0.0, perf_counter() - submit)
+            return Ticket(self._collect(step, fetch), submit - begin + found.encode, found.device)
 
     def follow(self, run: Run) -> Iterator[tuple[int, int]]:
         """(id, status) of up to ``run.count`` one-row steps, each reading the id that the one before chose.
@@ -189,15 +198,19 @@ class Tape:
         yield from self.device.follow(self, self._program, run)
 
     def profile(self, step: Step, fetch: Sequence[str] = ()) -> tuple[Ticket, list[tuple[str, float]]]:
-        """As ``timed``, with one submission per section, and the seconds of each (S0.32, S0.35)."""
+        """As ``play``, with one submission per section and its seconds, encoding excluded (S0.32, S0.35)."""
         with self.device.lock:
             begin = perf_counter()
             self._check(step)
             encode = perf_counter() - begin
-            times: list[tuple[str, float]] = []
+            names, found = [], []
             for name, first, last in self.sections():
-                times.append((name, self._timed(first, last, step)))
-            return Ticket(self._collect(step, fetch), encode, sum(t for _, t in times)), times
+                names.append(name)
+                found.append(self._timed(first, last, step, apart=True))
+            encode += sum(one.encode for one in found)
+            calls = tuple(seconds for one in found for seconds in one.calls)
+            ticket = Ticket(self._collect(step, fetch), encode, sum(one.device for one in found), calls)
+            return ticket, [(name, one.device) for name, one in zip(names, found, strict=True)]
 
     def sections(self) -> list[tuple[str, int, int]]:
         """Runs of calls of one section: (name, first call, one past the last)."""
@@ -222,9 +235,9 @@ class Tape:
         self.device.submissions += 1
         self.device.run(self._program, first, last, step)
 
-    def _timed(self, first: int, last: int, step: Step) -> float:
+    def _timed(self, first: int, last: int, step: Step, *, apart: bool) -> Timing:
         self.device.submissions += 1
-        return self.device.timed(self._program, first, last, step)
+        return self.device.timed(self._program, first, last, step, apart)
 
     def _collect(self, step: Step, fetch: Sequence[str]) -> dict[str, NDArray[Any]]:
         values: dict[str, NDArray[Any]] = {}

@@ -46,7 +46,7 @@ class TokenProfile:
     def play(self, tape: Tape, step: Step, fetch: Sequence[str]) -> Ticket:
         """Play and record."""
         begin = perf_counter()
-        ticket = tape.timed(step, fetch)
+        ticket = tape.play(step, fetch, timed=True)
         wall = perf_counter() - begin
         encode, device = ticket.encode_seconds, ticket.device_seconds
         over = max(0.0, wall - encode - device)
@@ -74,6 +74,9 @@ class TokenProfile:
 class LayerProfile:
     """One submission per section; one line per layer, then total, average, minimum, maximum and the rate at which the
     layers' matrices were read (their bytes over the total), then the tail.
+
+    On a device whose clock parts the phases, one line per phase follows: its time in all layers, its calls, and the
+    bytes of its weights over that time.
     """
 
     stream: TextIO = field(default_factory=lambda: sys.stderr)
@@ -96,10 +99,32 @@ class LayerProfile:
             )
         tail = sum(seconds for name, seconds in times if name == "tail")
         print(f"tail ({tail_label(tape, step)}) = {tail * 1e3:.3f}ms", file=self.stream)
+        for line in phase_lines(tape, ticket):
+            print(line, file=self.stream)
         return ticket
 
     def finish(self) -> None:
         """Everything was printed as it came."""
+
+
+def phase_lines(tape: Tape, ticket: Ticket) -> list[str]:
+    """Ops with weights of one shape together, in the order of the tape; none where the device has no clock."""
+    if not ticket.calls:
+        return []
+    spent: dict[str, list[float]] = {}
+    for call, seconds in zip(tape.calls, ticket.calls, strict=True):
+        matrices = [one for one in call.operands if isinstance(one, Weight) and len(one.shape) > 1]
+        shapes = " ".join(f"{n}x{k}" for n, k in (one.shape for one in matrices))
+        # An embedding reads a row of its table.
+        read = 0 if call.op.name == "embed" else sum(one.nbytes for one in matrices)
+        sums = spent.setdefault(f"{call.op.name} {shapes}".strip(), [0.0, 0.0, 0.0])
+        for i, more in enumerate((1.0, seconds, float(read))):
+            sums[i] += more
+    lines = []
+    for name, (count, total, nbytes) in spent.items():
+        rate = f", {nbytes / total / 1e9:.1f} GB/s" if nbytes and total > 0 else ""
+        lines.append(f"phase {name} = {total * 1e3:.3f}ms in {count:.0f}{rate}")
+    return lines
 
 
 def _layer_bytes(tape: Tape) -> int:

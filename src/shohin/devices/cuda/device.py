@@ -19,7 +19,7 @@ from shohin.devices.cuda.program import Program, RingFollower
 from shohin.devices.kernel_blocks import TERNARY, kernel_blocks
 from shohin.devices.plan import plan_scratch
 from shohin.devices.step import Step
-from shohin.devices.tape import Call, Run, Tape
+from shohin.devices.tape import Call, Run, Tape, Timing
 from shohin.errors import NoDevice
 from shohin.formats.blocks import BlockFormat
 from shohin.formats.tensor import Tensor
@@ -179,10 +179,10 @@ class Cuda(Apart):
         """One launch of a graph, complete on return."""
         program.run(first, last, step)
 
-    def timed(self, program: Any, first: int, last: int, step: Step) -> float:
-        """As ``run``; seconds of the kernels, without making the graph and without the way there and back."""
-        seconds: float = program.timed(first, last, step)
-        return seconds
+    def timed(self, program: Any, first: int, last: int, step: Step, apart: bool) -> Timing:
+        """By the GPU's clock at both ends of the graph; between two kernels one would keep them from overlapping."""
+        found: Timing = program.timed(first, last, step)
+        return found
 
     def follow(self, tape: Tape, program: Any, run: Run) -> Iterator[tuple[int, int]]:
         """Steps that feed on each other's ids, several in flight ahead of the host."""

@@ -16,7 +16,7 @@ from shohin.devices.cuda.driver import Bound, Memory, Source, macros_of
 from shohin.devices.cuda.launch import Argument, Launch, Plane, Scratch, StepTable, Target
 from shohin.devices.follower import STOPS, Follower, release, stop_words
 from shohin.devices.step import HEADER, Step
-from shohin.devices.tape import Call, Run
+from shohin.devices.tape import Call, Run, Timing
 from shohin.errors import DeviceFailed
 
 if TYPE_CHECKING:
@@ -71,14 +71,16 @@ class Program:
         self.device.driver.replay(self.graph(first, last))
         self.device.driver.synchronize()
 
-    def timed(self, first: int, last: int, step: Step) -> float:
-        """As ``run``; seconds by the GPU's clock."""
+    def timed(self, first: int, last: int, step: Step) -> Timing:
+        """As ``run``; making the graph and the step table is encoding."""
+        begin = perf_counter()
         release(self)
         self.upload(step)
         graph = self.graph(first, last, timed=True)
+        encode = perf_counter() - begin
         self.device.driver.replay(graph)
         self.device.driver.synchronize()
-        return self.device.driver.elapsed(graph)
+        return Timing(encode, self.device.driver.elapsed(graph))
 
     def upload(self, step: Step) -> None:
         """Copy a step into the table."""

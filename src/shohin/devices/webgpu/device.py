@@ -13,7 +13,7 @@ from shohin.devices.apart import Apart
 from shohin.devices.buffer import Weight
 from shohin.devices.kernel_blocks import TERNARY, kernel_blocks
 from shohin.devices.step import Step
-from shohin.devices.tape import Call, Run, Tape
+from shohin.devices.tape import Call, Run, Tape, Timing
 from shohin.devices.webgpu.adapters import Adapter, choose
 from shohin.devices.webgpu.dispatch import Target
 from shohin.devices.webgpu.follower import TailFollower
@@ -156,6 +156,11 @@ class WebGpu(Apart):
     def run(self, program: Any, first: int, last: int, step: Step) -> None:
         """One command buffer, complete on return."""
         program.run(first, last, step)
+
+    def timed(self, program: Any, first: int, last: int, step: Step, apart: bool) -> Timing:
+        """By the adapter's timestamps where it has any; apart: every call in passes of its own."""
+        found: Timing = program.timed(first, last, step, apart)
+        return found
 
     def follow(self, tape: Tape, program: Any, run: Run) -> Iterator[tuple[int, int]]:
         """Steps that feed on each other's ids, a few in flight ahead of the host."""

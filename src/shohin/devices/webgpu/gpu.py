@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shohin.devices.webgpu.adapters import Adapter, library
 from shohin.devices.webgpu.dispatch import Limits
-from shohin.devices.webgpu.encoding import Bound, Copy, encoder_of, queue_of
+from shohin.devices.webgpu.encoding import Bound, Copy, encoder_of, fill_of, queue_of
 from shohin.devices.webgpu.shader import Shader
 from shohin.errors import DeviceFailed, KernelBuild, OutOfMemory
 
@@ -68,6 +68,8 @@ class Gpu:
         self._layouts: dict[tuple[bool, ...], Any] = {}
         self._pipelines: dict[Shader, Pipeline] = {}
         self._waiting = 0
+        # Encodes dispatches into a pass that the caller has begun, and ends.
+        self.fill = fill_of()
         self._encode = encoder_of(self._device)
         self._queue = queue_of(self._device)
         self._marker = self.allocate(16, "a marker")
@@ -176,9 +178,17 @@ class Gpu:
 
     def submit(self, bound: Sequence[Bound], copy: Copy | None = None) -> Any:
         """One command buffer with one compute pass, and a copy after it, submitted; its number, without waiting."""
+        return self.submit_encoded(self.encode(bound, copy))
+
+    def encode(self, bound: Sequence[Bound], copy: Copy | None = None) -> Any:
+        """That command buffer."""
+        with self.errors("a submission"):
+            return self._encode(bound, copy)
+
+    def submit_encoded(self, buffer: Any) -> Any:
+        """Submit a command buffer; its number, without waiting."""
         with self.errors("a submission"):
             self._waiting = 0
-            buffer = self._encode(bound, copy)
             if self._queue is not None:
                 return self._queue.submit(buffer)
             self._device.queue.submit([buffer])

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from shohin.devices.beside import beside
 from shohin.devices.buffer import Buffer
 from shohin.devices.follower import Follower, release
 from shohin.devices.step import HEADER, Step
-from shohin.devices.tape import Call
+from shohin.devices.tape import Call, Timing
 from shohin.devices.webgpu.dispatch import Argument, Dispatch, Part, Scratch
 from shohin.devices.webgpu.encoding import Bound
 from shohin.devices.webgpu.follower import Tail
 from shohin.devices.webgpu.gpu import Memory
 from shohin.devices.webgpu.shader import assemble
+from shohin.devices.webgpu.timing import BATCH, clocked
 
 if TYPE_CHECKING:
     from shohin.devices.webgpu.device import WebGpu
@@ -59,6 +63,28 @@ class Program:
         self.upload(step)
         gpu.submit(self.bound(first, last))
         gpu.wait()
+
+    def timed(self, first: int, last: int, step: Step, apart: bool) -> Timing:
+        """As ``run``, timed: by the GPU's clock, or by the host's where the adapter has no timestamps. apart: also each
+        call's share, for which every dispatch gets a pass of its own.
+        """
+        gpu = self.device.gpu
+        release(self)
+        self.upload(step)
+        bound = self.bound(first, last)
+        if not gpu.timestamps or len(bound) > BATCH:
+            begin = perf_counter()
+            buffer = gpu.encode(bound)
+            submit = perf_counter()
+            gpu.submit_encoded(buffer)
+            gpu.wait()
+            return Timing(submit - begin, perf_counter() - submit)
+        found = clocked(gpu, [[one] for one in bound] if apart else [bound])
+        if not apart:
+            return Timing(found.encode, found.span)
+        ends = np.cumsum(self.dispatches[first:last])
+        spent = np.split(found.passes[:, 1] - found.passes[:, 0], ends[:-1])
+        return Timing(found.encode, found.span, tuple(float(one.sum()) for one in spent))
 
     def tail(self, ids: Buffer, status: Buffer) -> Tail:
         """What this tape needs to run ahead."""
