@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from shohin.devices.webgpu.adapters import Adapter, library
 from shohin.devices.webgpu.dispatch import Limits
 from shohin.devices.webgpu.encoding import Bound, Copy, encoder_of, fill_of, queue_of
+from shohin.devices.webgpu.modules import modules_of
 from shohin.devices.webgpu.shader import Shader
 from shohin.errors import DeviceFailed, KernelBuild, OutOfMemory
 
@@ -72,6 +73,7 @@ class Gpu:
         self.fill = fill_of()
         self._encode = encoder_of(self._device)
         self._queue = queue_of(self._device)
+        self._module = modules_of(self._device)
         self._marker = self.allocate(16, "a marker")
         self._staging = self.readable(STAGING)
 
@@ -145,7 +147,7 @@ class Gpu:
     def _compile(self, shader: Shader) -> Pipeline:
         errors = self._wgpu.GPUError
         try:
-            module = self._device.create_shader_module(code=shader.text, label=shader.entry)
+            module = self._module(shader.text, shader.entry)
             layout = self._device.create_pipeline_layout(bind_group_layouts=[self._layout(shader.writes)])
             return self._device.create_compute_pipeline(
                 layout=layout, compute={"module": module, "entry_point": shader.entry}
