@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,9 @@ from shohin.devices import Device, Step
 from shohin.errors import NoDevice
 from shohin.formats import Weights, open
 from shohin.generate import SamplingParams, generate
+from shohin.generate.loop import Hooks
 from shohin.models import Model, build
+from shohin.serve.profile import LayerProfile, TokenProfile
 
 Open = Callable[[str], Device]
 
@@ -109,6 +113,33 @@ def test_one_submission_a_step_and_nothing_allocated(tiny_model: Callable[..., M
     before = webgpu.submissions, webgpu.allocations, webgpu.uploads
     assert steps() == first
     assert (webgpu.submissions, webgpu.allocations, webgpu.uploads) == (before[0] + 5, *before[1:])
+
+
+@pytest.mark.row("S0.32", "S0.33", "S0.34", "S0.35", "S0.36", "S0.37", "S0.39")
+@pytest.mark.parametrize("kind", ["token", "layer"])
+def test_profiles_change_no_token(
+    tiny_model: Callable[..., Model], webgpu: Device, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    """A submission a token, or one for the embedding, each layer and the tail; and a line for each phase."""
+    model = tiny_model("tiny_q1", kv="f16")
+    greedy, layers = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True), model.config.layers
+    out = StringIO()
+    want = [token.id for token in generate(model, [1, 2, 3], greedy)]
+    profile = TokenProfile(model.bytes_per_token, out) if kind == "token" else LayerProfile(out)
+    before = webgpu.submissions
+    assert [token.id for token in generate(model, [1, 2, 3], greedy, hooks=Hooks(play=profile.play))] == want
+    assert webgpu.submissions - before == len(want) * (1 if kind == "token" else layers + 2)
+    profile.finish()
+    text = out.getvalue()
+    if kind == "token":
+        assert all(0 < encode < wall and 0 < seconds < wall for wall, encode, seconds, _ in profile.records)
+        assert re.search(r"^3 tokens, average .*, \d+\.\d GB/s$", text, re.M)
+    else:
+        assert len(re.findall(r"^layer \d\d = \d+\.\d{3}ms$", text, re.M)) == len(want) * layers
+        assert len(re.findall(r"^tail \(norm\+lmhead\+argmax\) = ", text, re.M)) == len(want)
+        phases = len(want) * webgpu.gpu.timestamps
+        assert len(re.findall(r"^phase norm_swiglu .* = \S+ms in \d+, \d+\.\d GB/s$", text, re.M)) == phases
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.row("M.16")
