@@ -174,6 +174,26 @@ def test_tiers_agree_bit_by_bit(rng: np.random.Generator, mode: str) -> None:
 
 @pytest.mark.row("M.16")
 @pytest.mark.parametrize("mode", ["int8", "exact"])
+@pytest.mark.parametrize("fmt", ["Q1_0", "PQ2_0", "Q4_0", "Q4_1", "Q8_0", "F16"])
+def test_tiles_of_every_height_give_the_same_bits(
+    webgpu: WebGpu, rng: np.random.Generator, fmt: str, mode: str
+) -> None:
+    """One, two and four rows a thread: the fewer, the more workgroups are wanted; beside each row alone."""
+    made, x = tensor(rng, fmt, 70, 512), rows_of(rng, 70, 512)
+    usual, found = webgpu.workgroups, []
+    try:
+        for webgpu.workgroups in (1, 10, 5000):
+            found.append(product(webgpu, made, x, mode))
+    finally:
+        webgpu.workgroups = usual
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+    for row in (0, 31, 63, 69):
+        np.testing.assert_array_equal(product(webgpu, made, x[row : row + 1], mode)[0], found[0][row])
+
+
+@pytest.mark.row("M.16")
+@pytest.mark.parametrize("mode", ["int8", "exact"])
 @pytest.mark.parametrize(("fmt", "n", "k"), [("Q1_0", 1030, 512), ("Q4_1", 70, 2560), ("F16", 1030, 96)])
 def test_any_number_of_workgroups_gives_the_same_bits(
     webgpu: WebGpu, rng: np.random.Generator, fmt: str, n: int, k: int, mode: str
@@ -369,8 +389,10 @@ MUTANTS = [
     ("decode.wgsl", "group.x * ROUNDS + round", "group.x + round"),
     ("decode.wgsl", "rows.first + row % 4u", "rows.first + 3u - row % 4u"),
     ("pieces.wgsl", "(N_0 + 3u) / 4u", "N_0 / 4u"),
-    ("multiply_int8.wgsl", "w < 4u", "w < 3u"),
-    ("multiply.wgsl", "t / THREADS_N + i * THREADS_M;\n        for", "t / THREADS_N ^ 1u;\n        for"),
+    ("multiply_int8.wgsl", "vec4(c0.w, c1.w, c2.w, c3.w)", "vec4(c0.w, c1.w, c2.w, c2.w)"),
+    ("multiply_int8.wgsl", "(m + 2u * THREADS_M) * LINE_OF_X", "(m + THREADS_M) * LINE_OF_X"),
+    ("multiply_int8.wgsl", "whole_3, m + 3u * THREADS_M", "whole_3, m + 2u * THREADS_M"),
+    ("multiply.wgsl", "let m = first + t / THREADS_N;", "let m = first + (t / THREADS_N ^ 1u);"),
     ("prepare_int8.wgsl", "quantise_row(t, source_row(row))", "quantise_row(t, 0u)"),
 ]
 
@@ -395,7 +417,7 @@ def test_wrong_kernels_are_caught(
     monkeypatch.setattr(shader, "_source", mutated)
     device, caught = open_webgpu("plain"), False
     assert isinstance(device, WebGpu)
-    for m in (1, 5):
+    for m in (1, 5, 70):
         made, x = tensor(rng, "Q1_0", 421, 1280), rows_of(rng, m, 1280)
         # Inputs on the edge between two codes, for the last bit of 127 / a.
         a = np.abs(x.reshape(m, -1, 128)).max(axis=2)
