@@ -24,7 +24,9 @@ Workgroup memory is NOT zeroed at the start (wgpu-native leaves that out), and `
 naga (use ``unpack2x16float`` or bind ``array<f16>``).
 
 Bits of a row must not depend on the number of rows: write ``fma`` where a sum of products is meant, so that no driver
-contracts one pipeline and not another.
+contracts one pipeline and not another, and ``pinned(x)`` (with a binding of STEP) around a product that is multiplied
+or divided again, so that none takes the factors in another order. Keep what a thread accumulates in named vectors
+rather than in arrays: a driver that does not unroll the loop around an index puts the array into memory.
 """
 
 from __future__ import annotations
