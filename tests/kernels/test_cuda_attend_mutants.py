@@ -121,7 +121,7 @@ def test_mutants_are_caught(
     if name:
         file, old, new = MUTANTS[check][name]
         mutants.change(folder / file, name, old, new)
-    device = emulated_cuda(multiprocessors=1)
+    device = emulated_cuda(multiprocessors=4)
     try:
         if check == "mixed up":
             caught = mixed_up(device, rows)
