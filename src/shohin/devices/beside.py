@@ -21,7 +21,9 @@ def beside(op: Op, device: str) -> ModuleType:
 
 
 def lies_beside(op: type[Op], device: str) -> bool:
-    """Whether ops of this class have a kernel for a device."""
+    """Whether ops of this class have a kernel for a device; one that lies in no folder has none."""
+    if "." not in op.__module__:
+        return False
     try:
         return find_spec(_module(op, device)) is not None
     except (ModuleNotFoundError, ValueError):
